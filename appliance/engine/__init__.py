@@ -1,0 +1,1 @@
+"""The engine process and the host side that starts, feeds and restarts it."""

@@ -1,0 +1,1 @@
+"""Admission: which request runs when. Policy is pure; time and probes are arguments."""

@@ -1,0 +1,1 @@
+"""What a model is: tensors, specs, and the folders they are read from."""

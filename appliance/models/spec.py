@@ -1,0 +1,105 @@
+"""What is known of one loaded model version: its tensors, its batch axis, its settings from ``model.toml``."""
+
+from typing import Any, Literal
+
+import msgspec
+
+DevicePolicy = Literal["require", "prefer", "cpu"]
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """One input or output. ``shape`` has -1 for a dynamic axis; ``axes`` the names the file gives them."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...] = ()
+    optional: bool = False
+
+    def describe(self) -> str:
+        """For messages: ``FP32[-1,3,224,224]``."""
+        return f"{self.datatype}[{','.join(str(d) for d in self.shape)}]"
+
+
+class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``max``: the most items of one run; 1 switches batching off; None: found out from the file."""
+
+    max: int | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Per-model limits; None takes the server's. ``queue``: waiting requests."""
+
+    queue: int | None = None
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Milliseconds; None takes the server's."""
+
+    queue_ms: int | None = None
+    run_ms: int | None = None
+
+
+class Warmup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``shapes``: input name → full shape of the warm-up run; inputs not named get a minimal shape."""
+
+    enabled: bool = True
+    shapes: dict[str, list[int]] = {}
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of ``model.toml``, or what a foreign layout was translated to. Every key has a default.
+
+    ``versions``: ``"latest"``, ``"all"`` or a list of version numbers to serve.
+    ``pipeline``: the table ``[pipeline]`` as written; its ``task`` names the pipeline, which checks the rest.
+    ``rename_inputs``/``rename_outputs`` are not here on purpose: names are the file's own.
+    """
+
+    backend: str | None = None
+    device: DevicePolicy = "prefer"
+    instances: int = 1
+    required: bool = False
+    load: Literal["eager", "manual"] = "eager"
+    versions: Literal["latest", "all"] | list[int] = "latest"
+    filename: str | None = None
+    description: str = ""
+    threads: int | None = None
+    batching: Batching = Batching()
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+    warmup: Warmup = Warmup()
+    pipeline: dict[str, Any] = {}
+    backend_options: dict[str, Any] = {}
+
+
+class ModelSpec(msgspec.Struct, frozen=True):
+    """One loaded version as its backend found it.
+
+    ``max_batch``: 0 when requests are never merged, else the most items of one merged run.
+    ``strict_batch``: a single request over ``max_batch`` is refused (declared, not found out).
+    ``device``: what runs it: ``cuda:0``, ``cpu``. ``degraded``: why it is not what was asked for, or None.
+    """
+
+    name: str
+    version: str
+    platform: str
+    backend: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch: int = 0
+    strict_batch: bool = False
+    device: str = "cpu"
+    providers: tuple[str, ...] = ()
+    degraded: str | None = None
+    cpu_nodes: int = 0
+    notes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    config: ModelConfig = ModelConfig()
+
+    def input(self, name: str) -> TensorSpec | None:
+        """The input of this name, or None."""
+        return next((t for t in self.inputs if t.name == name), None)
+
+    def output(self, name: str) -> TensorSpec | None:
+        """The output of this name, or None."""
+        return next((t for t in self.outputs if t.name == name), None)

@@ -1,0 +1,1 @@
+"""Bytes ↔ tensors, per kind of task."""

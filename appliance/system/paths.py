@@ -1,0 +1,45 @@
+"""Where things lie: assets in the program, state and models of the user, settings files."""
+
+import sys
+from pathlib import Path
+
+import platformdirs
+
+_NAME = "Inference Appliance" if sys.platform == "win32" else "inference-appliance"
+
+
+def assets() -> Path:
+    """The folder of the embedded models, icons and defaults: in the frozen program, the wheel or the checkout."""
+    package = Path(__file__).resolve().parent.parent
+    frozen = getattr(sys, "_MEIPASS", None)
+    places = [Path(frozen) / "assets"] if frozen else [package / "assets", package.parent / "assets"]
+    return next((place for place in places if place.is_dir()), places[-1])
+
+
+def default_state() -> Path:
+    """State and logs of this user (``%LOCALAPPDATA%\\Inference Appliance``, ``~/.local/state/…``)."""
+    if sys.platform == "win32":
+        return platformdirs.user_data_path(_NAME, appauthor=False)
+    return platformdirs.user_state_path(_NAME)
+
+
+def default_models() -> Path:
+    """The user's models folder where the settings name none."""
+    if sys.platform == "win32":
+        return Path.home() / _NAME / "models"
+    return platformdirs.user_data_path(_NAME) / "models"
+
+
+def settings_files() -> list[Path]:
+    """The settings files, the stronger first: the user's, then the machine's."""
+    return [
+        platformdirs.user_config_path(_NAME, appauthor=False) / "settings.toml",
+        platformdirs.site_config_path(_NAME, appauthor=False) / "settings.toml",
+    ]
+
+
+def program_command() -> list[str]:
+    """The command that starts this same program again (frozen exe, or Python with the package)."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable]
+    return [sys.executable, "-m", "appliance"]

@@ -1,0 +1,1 @@
+"""The tray icon: state → items (pure), and the painter."""
