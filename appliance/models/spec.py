@@ -76,7 +76,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     """One loaded version as its backend found it.
 
     ``max_batch``: 0 when requests are never merged, else the most items of one merged run.
-    ``strict_batch``: a single request over ``max_batch`` is refused (declared, not found out).
+    ``batch_limit``: the largest first axis of one request, where the operator declared one; 0: not limited.
     ``device``: what runs it: ``cuda:0``, ``cpu``. ``degraded``: why it is not what was asked for, or None.
     """
 
@@ -87,7 +87,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch: int = 0
-    strict_batch: bool = False
+    batch_limit: int = 0
     device: str = "cpu"
     providers: tuple[str, ...] = ()
     degraded: str | None = None

@@ -89,7 +89,8 @@ def encode_bytes(elements: Iterable[bytes | str]) -> bytes:
 
 def decode_bytes(data: Buffer, expected: int, name: str) -> list[bytes]:
     """The BYTES elements in ``data``. ``InvalidInput`` unless there are exactly ``expected`` of them."""
-    view, at, found = memoryview(data).cast("B"), 0, []
+    view, at = memoryview(data).cast("B"), 0
+    found: list[bytes] = []
     end = view.nbytes
     while at < end and len(found) <= expected:
         if at + 4 > end:
@@ -129,5 +130,5 @@ def from_array(name: str, array: Array) -> Tensor:
         return Tensor(name, datatype, array.shape, encode_bytes(array.reshape(-1).tolist()))
     wanted = np.ascontiguousarray(array, dtype=_NUMPY[datatype])
     # A zero-sized array cannot be cast to bytes by memoryview.
-    data: Buffer = memoryview(wanted.reshape(-1)).cast("B") if wanted.size else b""
+    data: Buffer = wanted.reshape(-1).view(np.uint8).data if wanted.size else b""
     return Tensor(name, datatype, array.shape, data)

@@ -1,0 +1,90 @@
+"""The one protocol of this folder. A backend opens a model file; what it opened runs batches. It holds no policy:
+queueing, batching and deadlines are the host's.
+
+Arrays are numpy arrays in C order; BYTES are object arrays of ``bytes``, BF16 are ``uint16`` with the raw bits.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from appliance.models.spec import ModelConfig, TensorSpec
+from appliance.models.tensors import Array
+
+
+class LoadRequest(msgspec.Struct, frozen=True):
+    """What to open. ``device``: the server's policy (``auto``, ``cpu``, ``cuda``, ``cuda:N``); ``threads``: of one
+    run on the CPU (0: the runtime's own choice). Nothing outside ``root`` may be read."""
+
+    model: str
+    path: Path
+    root: Path
+    device: str
+    threads: int
+    config: ModelConfig
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What the file and the runtime say once a model is open.
+
+    ``device``: what really runs it; ``degraded``: why that is not what was asked for, or None; ``cpu_nodes``:
+    nodes placed on the CPU although a GPU was asked for; ``batch_axis``: the file's tensors look as if the first
+    axis were a batch (to be proven by the warm-up).
+    """
+
+    platform: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    device: str
+    providers: tuple[str, ...]
+    degraded: str | None = None
+    cpu_nodes: int = 0
+    batch_axis: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Cancellation(Protocol):
+    """Handle of one run: ``cancel()`` may be called from another thread, before, during or after it."""
+
+    def cancel(self) -> None: ...
+
+
+class Session(Protocol):
+    """An open model. ``run`` may be called from several threads at once."""
+
+    opened: Opened
+
+    def cancellation(self) -> Cancellation:
+        """A handle for one coming run."""
+        ...
+
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str], handle: Cancellation) -> list[Array]:
+        """The named outputs, in order. Raises InvalidInput, ModelError, InsufficientMemory, Cancelled."""
+        ...
+
+    def stream(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str], handle: Cancellation
+    ) -> Iterator[list[Array]]:
+        """The named outputs in parts; a model that answers at once yields one part. Raises as ``run``."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back; no run is in flight or follows."""
+        ...
+
+
+class Backend(Protocol):
+    """``name`` as in ``model.toml``; ``runtimes``: package → version of what it uses; ``providers``: what this
+    runtime could use here."""
+
+    name: str
+
+    def runtimes(self) -> dict[str, str]: ...
+
+    def providers(self) -> tuple[str, ...]: ...
+
+    def open(self, request: LoadRequest) -> Session:
+        """Open a model file. Raises ModelLoadError (said in words), InsufficientMemory."""
+        ...

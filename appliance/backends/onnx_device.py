@@ -1,0 +1,74 @@
+"""Which execution providers are asked for, and which ones ONNX Runtime really uses.
+
+ONNX Runtime falls back to the CPU without an exception; only the session itself tells.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnxruntime as ort
+
+from appliance.models.spec import DevicePolicy
+from appliance.system import cuda
+
+_CUDA = "CUDAExecutionProvider"
+_CPU = "CPUExecutionProvider"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Providers for the session; ``index`` of the GPU asked for, or None; ``reason``: why CUDA was not even
+    tried although it was asked for, or None."""
+
+    providers: list[Any]
+    index: int | None
+    reason: str | None = None
+
+
+class Truth(msgspec.Struct, frozen=True):
+    """What runs the model: see ``Opened``."""
+
+    device: str
+    degraded: str | None
+    cpu_nodes: int
+    notes: tuple[str, ...] = ()
+
+
+def wanted(policy: str, model: DevicePolicy, available: Sequence[str]) -> Wanted:
+    """Providers by the server's policy (``auto``, ``cpu``, ``cuda``, ``cuda:N``) and the model's.
+
+    ``auto`` takes CUDA where the runtime was built with it. A model that requires CUDA is never run without.
+    """
+    asked = model == "require" or policy.startswith("cuda")
+    if model == "cpu" or (policy == "cpu" and model != "require"):
+        return Wanted([_CPU], None)
+    if policy == "cpu":
+        return Wanted([_CPU], None, "the server's setting `device` is `cpu`")
+    if _CUDA not in available:
+        finding = cuda.why_not_cuda(provider_library=None, index=0) if asked else None
+        return Wanted([_CPU], None, finding.reason if finding else None)
+    index = int(policy.partition(":")[2] or 0)
+    options = {"device_id": index, "arena_extend_strategy": "kSameAsRequested"}
+    return Wanted([(_CUDA, options), _CPU], index)
+
+
+def truth(session: Any, asked: Wanted) -> Truth:
+    """Compare the providers the session has with those asked for, and count the nodes left on the CPU."""
+    if asked.index is None:
+        return Truth("cpu", asked.reason, 0)
+    if _CUDA not in session.get_providers():
+        finding = cuda.why_not_cuda(provider_library=_provider_library(), index=asked.index)
+        return Truth("cpu", finding.reason, 0)
+    cpu_nodes = sum(
+        len(part.get_nodes()) for part in session.get_provider_graph_assignment_info() if part.ep_name == _CPU
+    )
+    notes = (f"{cpu_nodes} nodes of the graph run on the CPU",) if cpu_nodes else ()
+    return Truth(f"cuda:{asked.index}", None, cpu_nodes, notes)
+
+
+def _provider_library() -> Path | None:
+    folder = Path(ort.__file__).parent / "capi"
+    return next(
+        (p for p in sorted(folder.glob("*onnxruntime_providers_cuda*")) if p.suffix in (".so", ".dll")), None
+    )

@@ -1,0 +1,211 @@
+"""The host's side of one engine process: messages out, futures and callbacks in. Lives in the server's loop."""
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from appliance.engine.channel import FrameProtocol
+from appliance.engine.messages import (
+    Cancel,
+    Chunk,
+    Done,
+    End,
+    Failed,
+    Hello,
+    ItemFailure,
+    Load,
+    Loaded,
+    Ping,
+    Pong,
+    Result,
+    Run,
+    Stop,
+    ToHost,
+    Unload,
+    attach,
+    buffers,
+    describe,
+)
+from appliance.errors import ApplianceError, by_code
+from appliance.models.tensors import Tensor
+
+
+T = TypeVar("T")
+
+
+class EngineDied(Exception):
+    """The engine process is gone; whether a run that was in it took effect is not known."""
+
+
+class RunResult(msgspec.Struct, frozen=True):
+    """One entry an item: its outputs, or the error it has. Times in nanoseconds, measured by the engine."""
+
+    items: list[tuple[Tensor, ...] | ApplianceError]
+    run_ns: int
+    total_ns: int
+
+
+OnResult = Callable[[RunResult | ApplianceError | EngineDied], None]
+OnChunk = Callable[[tuple[Tensor, ...]], None]
+
+
+class EngineClient:
+    """One connection to one engine. Every callback is called exactly once with an end: a result, an error or
+    EngineDied."""
+
+    def __init__(self, on_close: Callable[[str], None]) -> None:
+        self._on_close = on_close
+        self._protocol = FrameProtocol(self._message, self._closed)
+        self._transport: asyncio.BaseTransport | None = None
+        self._runs: dict[int, tuple[OnResult, OnChunk | None]] = {}
+        self._loads: dict[int, asyncio.Future[Loaded]] = {}
+        self._unloads: dict[int, asyncio.Future[None]] = {}
+        self._ids = itertools.count(1)
+        self._pings = itertools.count(1)
+        self._dead: str | None = None
+        self.hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self.last_pong = asyncio.get_running_loop().time()
+        self.memory_bytes: int | None = None
+
+    @property
+    def loading(self) -> bool:
+        """True while a load is in flight: a native load may hold up the engine's heartbeat."""
+        return bool(self._loads)
+
+    async def connect(self, sock: socket.socket) -> None:
+        """Attach to the socket of a started engine."""
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        unix = sock.family == getattr(socket, "AF_UNIX", None)
+        connect = loop.create_unix_connection if unix else loop.create_connection
+        self._transport, _ = await connect(lambda: self._protocol, sock=sock)
+
+    def run(
+        self,
+        handle: int,
+        items: Sequence[Sequence[Tensor]],
+        outputs: tuple[str, ...],
+        on_result: OnResult,
+        on_chunk: OnChunk | None = None,
+    ) -> int:
+        """Send one batch; returns its id (for ``cancel``). With ``on_chunk`` it is run as a stream."""
+        run_id = next(self._ids)
+        if self._dead is not None:
+            asyncio.get_running_loop().call_soon(on_result, EngineDied(self._dead))
+            return run_id
+        self._runs[run_id] = (on_result, on_chunk)
+        metas = tuple(describe(item) for item in items)
+        payload = [data for item in items for data in buffers(item)]
+        self._protocol.write(Run(run_id, handle, metas, outputs, on_chunk is not None), payload)
+        return run_id
+
+    def cancel(self, run_id: int) -> None:
+        """Ask for an early end; the run's callback is still called."""
+        if self._dead is None and run_id in self._runs:
+            self._protocol.write(Cancel(run_id))
+
+    async def load(self, message: Load) -> Loaded:
+        """Raises ApplianceError (why it cannot be loaded), EngineDied."""
+        if self._dead is not None:
+            raise EngineDied(self._dead)
+        future: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
+        self._loads[message.handle] = future
+        self._protocol.write(message)
+        return await future
+
+    async def unload(self, handle: int) -> None:
+        """Returns when the model is gone, also when the engine died meanwhile."""
+        if self._dead is not None:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unloads[handle] = future
+        self._protocol.write(Unload(handle))
+        await future
+
+    def ping(self) -> None:
+        """Send a heartbeat; ``last_pong`` is the loop's time of the newest answer."""
+        if self._dead is None:
+            self._protocol.write(Ping(next(self._pings)))
+
+    def stop(self) -> None:
+        """Ask the engine to end."""
+        if self._dead is None:
+            self._protocol.write(Stop())
+
+    def close(self) -> None:
+        """Drop the connection; the engine sees the end of the stream and ends."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _message(self, message: ToHost, payload: memoryview) -> None:
+        self.last_pong = asyncio.get_running_loop().time()
+        match message:
+            case Result():
+                entry = self._runs.pop(message.id, None)
+                if entry:
+                    entry[0](_result(message, payload))
+            case Chunk():
+                stream = self._runs.get(message.id)
+                if stream and stream[1]:
+                    stream[1](attach(message.tensors, payload)[0])
+            case End():
+                entry = self._runs.pop(message.id, None)
+                if entry:
+                    entry[0](RunResult([()], message.run_ns, message.run_ns))
+            case Pong():
+                self.memory_bytes = message.rss
+            case Loaded():
+                _resolve(self._loads.pop(message.handle, None), message)
+            case Done():
+                _resolve(self._unloads.pop(message.handle, None), None)
+            case Hello():
+                _resolve(self.hello, message)
+            case Failed():
+                self._failed(message)
+
+    def _failed(self, message: Failed) -> None:
+        error = by_code(message.code, message.message)
+        if message.kind == "load":
+            future = self._loads.pop(message.id, None)
+            if future is not None and not future.done():
+                future.set_exception(error)
+        elif entry := self._runs.pop(message.id, None):
+            entry[0](error)
+
+    def _closed(self, reason: str) -> None:
+        self._dead = reason
+        if not self.hello.done():
+            self.hello.set_exception(EngineDied(reason))
+        for load in self._loads.values():
+            if not load.done():
+                load.set_exception(EngineDied(reason))
+        for unload in self._unloads.values():
+            _resolve(unload, None)
+        runs, self._runs = list(self._runs.values()), {}
+        self._loads.clear()
+        self._unloads.clear()
+        # The supervisor learns of the death first, so that runs put back are not sent into the void again.
+        self._on_close(reason)
+        for on_result, _ in runs:
+            on_result(EngineDied(reason))
+
+
+def _resolve(future: "asyncio.Future[T] | None", value: T) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)
+
+
+def _result(message: Result, payload: memoryview) -> RunResult:
+    items: list[tuple[Tensor, ...] | ApplianceError] = []
+    at = 0
+    for entry in message.items:
+        if isinstance(entry, ItemFailure):
+            items.append(by_code(entry.code, entry.message))
+        else:
+            tensors, at = attach(entry.tensors, payload, at)
+            items.append(tensors)
+    return RunResult(items, message.run_ns, message.total_ns)

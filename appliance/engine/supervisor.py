@@ -1,0 +1,185 @@
+"""Keeps one engine process alive: start, heartbeat, kill, restart with back-off. Host side, in the server's loop."""
+
+import asyncio
+import contextlib
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import structlog
+
+from appliance.engine.client import EngineClient, EngineDied
+from appliance.engine.messages import Hello
+from appliance.system.processes import start_child
+
+log = structlog.get_logger("supervisor")
+
+EngineState = Literal["starting", "ready", "restarting", "stopped"]
+_HELLO_S = 60.0
+_HEALTHY_S = 60.0
+
+
+class Death(msgspec.Struct, frozen=True):
+    """When (Unix seconds) and why an engine ended, and its exit code where the system told one."""
+
+    at: float
+    reason: str
+    exit_code: int | None
+
+
+def restart_delay(deaths_in_a_row: int) -> float:
+    """Seconds to wait before the next start: 0 after the first death, then 1, 2, 4 … 30."""
+    return 0.0 if deaths_in_a_row <= 1 else min(30.0, 2.0 ** (deaths_in_a_row - 2))
+
+
+class Supervisor:
+    """One engine process and its successors.
+
+    ``on_up(client)`` is called when a started engine has said hello, ``on_down(reason)`` once when it is gone.
+    ``run()`` returns after ``stop()``. Bounds: hello within 60 s, a missed heartbeat of ``heartbeat_s`` means a
+    hang (a native load may hold the heartbeat up, so ``load_s`` counts while one is in flight).
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log_file: Path,
+        on_up: Callable[[EngineClient], None],
+        on_down: Callable[[str], None],
+        *,
+        heartbeat_s: float = 10.0,
+        load_s: float = 300.0,
+    ) -> None:
+        self._command = list(command)
+        self._log_file = log_file
+        self._on_up = on_up
+        self._on_down = on_down
+        self._heartbeat_s = heartbeat_s
+        self._load_s = load_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = asyncio.Event()
+        self._kill_reason: str | None = None
+        self.client: EngineClient | None = None
+        self.state: EngineState = "starting"
+        self.restarts = 0
+        self.deaths: deque[Death] = deque(maxlen=20)
+        self.hello: Hello | None = None
+        self.next_start: float | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's process id, or None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    async def run(self) -> None:
+        """Start the engine again and again until ``stop``."""
+        in_a_row = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            reason = await self._one_life()
+            if self._stopping.is_set():
+                break
+            in_a_row = 1 if time.monotonic() - began > _HEALTHY_S else in_a_row + 1
+            delay = restart_delay(in_a_row)
+            self.state = "restarting"
+            self.restarts += 1
+            log.warning("the engine is gone", reason=reason, restart_in_s=delay)
+            self.next_start = time.time() + delay
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay) if delay else None
+            self.next_start = None
+        self.state = "stopped"
+
+    def kill(self, reason: str) -> None:
+        """End the engine at once (a hang); it is started again."""
+        if self._process is not None:
+            self._kill_reason = reason
+            self._process.kill()
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """End the engine for good: asked first, killed after ``grace_s``."""
+        self._stopping.set()
+        process = self._process
+        if self.client is not None:
+            self.client.stop()
+        if process is not None:
+            try:
+                await asyncio.to_thread(process.wait, grace_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                await asyncio.to_thread(process.wait)
+
+    async def _one_life(self) -> str:
+        """From start to death; returns the reason."""
+        self._kill_reason = None
+        closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        up = False
+
+        def on_close(reason: str) -> None:
+            self.client = None
+            if up:
+                self.state = "restarting"
+                self._on_down(self._kill_reason or reason)
+            if not closed.done():
+                closed.set_result(reason)
+
+        reason = ""
+        client = EngineClient(on_close)
+        try:
+            await self._start(client)
+            self.hello = await asyncio.wait_for(asyncio.shield(client.hello), _HELLO_S)
+            up, self.client, self.state = True, client, "ready"
+            log.info("engine ready", pid=self.hello.pid, runtimes=self.hello.runtimes)
+            self._on_up(client)
+            reason = await self._watch(client, closed)
+        except (OSError, EngineDied, TimeoutError, RuntimeError) as error:
+            reason = f"the engine did not start: {error or type(error).__name__}"
+        finally:
+            code = await self._reap(client)
+        if not self._stopping.is_set():
+            reason = _reason(self._kill_reason or reason, code)
+            self.deaths.append(Death(time.time(), reason, code))
+        return reason
+
+    async def _start(self, client: EngineClient) -> None:
+        self._log_file.parent.mkdir(parents=True, exist_ok=True)
+        with self._log_file.open("ab") as output:
+            process, sock = await asyncio.to_thread(start_child, self._command, stderr=output)
+        self._process = process
+        await client.connect(sock)
+
+    async def _watch(self, client: EngineClient, closed: "asyncio.Future[str]") -> str:
+        """Heartbeats until the connection ends."""
+        loop = asyncio.get_running_loop()
+        client.last_pong = loop.time()
+        while True:
+            client.ping()
+            done, _ = await asyncio.wait({closed}, timeout=2.0)
+            if done:
+                return closed.result()
+            limit = self._load_s if client.loading else self._heartbeat_s
+            if loop.time() - client.last_pong > limit:
+                self.kill(f"no heartbeat for {limit:.0f} s")
+
+    async def _reap(self, client: EngineClient) -> int | None:
+        client.close()
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        try:
+            return await asyncio.to_thread(process.wait, 2.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return await asyncio.to_thread(process.wait)
+
+
+def _reason(reason: str, code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"{reason} (ended by signal {-code})"
+    if code:
+        return f"{reason} (exit code {code})"
+    return reason

@@ -1,0 +1,198 @@
+"""The engine process: reads frames, loads models in one thread, runs them in lanes, answers. (Child side.)"""
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import structlog
+
+from appliance import backends
+from appliance.backends.base import Backend, LoadRequest, Opened
+from appliance.engine.channel import FrameReader, decode_for_engine, frame, send
+from appliance.engine.lanes import LoadedModel
+from appliance.engine.messages import (
+    Cancel,
+    Done,
+    Failed,
+    Hello,
+    Load,
+    Loaded,
+    Ping,
+    Pong,
+    Run,
+    Stop,
+    ToHost,
+    Unload,
+)
+from appliance.engine.warmup import warm_up
+from appliance.errors import ApplianceError, ModelLoadError
+from appliance.models.spec import ModelSpec, TensorSpec
+from appliance.models.tensors import Buffer
+
+log = structlog.get_logger("engine")
+
+
+class Worker:
+    """One engine. ``serve`` returns when the host is gone or says stop."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._write = threading.Lock()
+        self._models: dict[int, LoadedModel] = {}
+        self._loads: queue.SimpleQueue[Load | Unload] = queue.SimpleQueue()
+        self._backends: dict[str, Backend] = {}
+        self._process = psutil.Process()
+
+    def serve(self) -> None:
+        """The reading loop. Loads and runs happen in other threads, so a heartbeat is always answered."""
+        threading.Thread(target=self._loader, name="loader", daemon=True).start()
+        reader = FrameReader(self._sock)
+        self._hello()
+        while True:
+            try:
+                got = reader.read()
+            except OSError:
+                return
+            if got is None:
+                return
+            message = decode_for_engine(got[0])
+            match message:
+                case Run():
+                    self._run(message, got[1])
+                case Ping():
+                    busy = sum(m.busy for m in list(self._models.values()))
+                    self._send(Pong(message.n, self._process.memory_info().rss, busy), ())
+                case Cancel():
+                    for model in list(self._models.values()):
+                        model.cancel(message.id)
+                case Load() | Unload():
+                    self._loads.put(message)
+                case Stop():
+                    return
+
+    def _send(self, message: ToHost, payload: Sequence[Buffer]) -> None:
+        pieces = frame(message, payload)
+        try:
+            with self._write:
+                send(self._sock, pieces)
+        except OSError:
+            # The host is gone; the reading loop sees the same and ends the process.
+            log.debug("the host does not listen any more")
+
+    def _hello(self) -> None:
+        runtimes: dict[str, str] = {}
+        providers: tuple[str, ...] = ()
+        try:
+            onnx = self._backend("onnx")
+            runtimes, providers = onnx.runtimes(), onnx.providers()
+        except ModelLoadError as error:
+            log.warning("no runtime", reason=error.message)
+        self._send(Hello(os.getpid(), runtimes, providers), ())
+
+    def _backend(self, name: str) -> Backend:
+        if name not in self._backends:
+            self._backends[name] = backends.get(name)
+        return self._backends[name]
+
+    def _run(self, message: Run, payload: memoryview) -> None:
+        model = self._models.get(message.handle)
+        if model is None:
+            self._send(Failed("run", message.id, "model_not_found", "the model is not loaded"), ())
+            return
+        model.submit(message, payload)
+
+    def _loader(self) -> None:
+        while True:
+            message = self._loads.get()
+            if isinstance(message, Unload):
+                model = self._models.pop(message.handle, None)
+                if model:
+                    model.close()
+                    log.info("unloaded", model=model.spec.name, version=model.spec.version)
+                self._send(Done(message.handle), ())
+                continue
+            try:
+                self._load(message)
+            except ApplianceError as error:
+                log.warning("load failed", model=message.model, version=message.version, reason=error.message)
+                self._send(Failed("load", message.handle, error.code, error.message), ())
+            except Exception as error:  # noqa: BLE001 - one broken file must not end the loader
+                log.exception("load failed", model=message.model, version=message.version)
+                words = f"{type(error).__name__} while loading"
+                self._send(Failed("load", message.handle, "model_error", words), ())
+
+    def _load(self, m: Load) -> None:
+        before = self._process.memory_info().rss
+        started = time.perf_counter()
+        request = LoadRequest(
+            model=m.model, path=Path(m.path), root=Path(m.root), device=m.device, threads=m.threads, config=m.config
+        )
+        session = self._backend(m.backend).open(request)
+        loaded = time.perf_counter()
+        try:
+            candidate, declared = _batch_candidate(m, session.opened)
+            warmed = warm_up(session, m.config.warmup, candidate, declared)
+        except ApplianceError:
+            session.close()
+            raise
+        opened = session.opened
+        spec = ModelSpec(
+            name=m.model,
+            version=m.version,
+            platform=opened.platform,
+            backend=m.backend,
+            inputs=opened.inputs,
+            outputs=opened.outputs,
+            max_batch=warmed.max_batch,
+            batch_limit=m.declared_max_batch or 0,
+            device=opened.device,
+            providers=opened.providers,
+            degraded=opened.degraded,
+            cpu_nodes=opened.cpu_nodes,
+            notes=opened.notes + warmed.notes,
+            labels=m.labels,
+            config=m.config,
+        )
+        self._models[m.handle] = LoadedModel(spec, session, self._send)
+        done = time.perf_counter()
+        grown = max(0, self._process.memory_info().rss - before)
+        log.info("loaded", model=m.model, version=m.version, device=spec.device, ms=round((done - started) * 1000))
+        self._send(Loaded(m.handle, spec, (loaded - started) * 1000, (done - loaded) * 1000, grown), ())
+
+
+def _declared_batch(m: Load) -> int | None:
+    """The operator's word on merging, from ``model.toml`` or a foreign config; None: not said."""
+    return m.config.batching.max if m.config.batching.max is not None else m.declared_max_batch
+
+
+def _batch_candidate(m: Load, opened: Opened) -> tuple[int, bool]:
+    """(most items of a merged run, whether the operator said so); 0: never merged.
+
+    Raises ModelLoadError when a batch is declared that the file's shapes rule out.
+    """
+    word = _declared_batch(m)
+    tensors: tuple[TensorSpec, ...] = (*opened.inputs, *opened.outputs)
+    possible = all(t.shape and t.shape[0] == -1 for t in tensors) and bool(opened.inputs)
+    if word is None:
+        return (m.max_batch if possible and opened.batch_axis else 0), False
+    if word <= 1:
+        return 0, True
+    if not possible:
+        fixed = next(t for t in tensors if not t.shape or t.shape[0] != -1)
+        raise ModelLoadError(
+            f"a batch of {word} is declared, but '{fixed.name}' {fixed.describe()} has no free first axis"
+        )
+    return word, True
+
+
+def main(sock: socket.socket) -> None:
+    """Serve until the host goes, then end at once: lanes may hang in native code and are not waited for."""
+    try:
+        Worker(sock).serve()
+    finally:
+        os._exit(0)
