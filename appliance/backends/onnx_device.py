@@ -11,7 +11,7 @@ import msgspec
 import onnxruntime as ort
 
 from appliance.models.spec import DevicePolicy
-from appliance.system import cuda
+from appliance.system import cuda, cuda_loader
 
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
@@ -46,8 +46,7 @@ def wanted(policy: str, model: DevicePolicy, available: Sequence[str]) -> Wanted
     if policy == "cpu":
         return Wanted([_CPU], None, "the server's setting `device` is `cpu`")
     if _CUDA not in available:
-        finding = cuda.why_not_cuda(provider_library=None, index=0) if asked else None
-        return Wanted([_CPU], None, finding.reason if finding else None)
+        return Wanted([_CPU], None, _why_not(None, 0) if asked else None)
     index = int(policy.partition(":")[2] or 0)
     options = {"device_id": index, "arena_extend_strategy": "kSameAsRequested"}
     return Wanted([(_CUDA, options), _CPU], index)
@@ -58,13 +57,18 @@ def truth(session: Any, asked: Wanted) -> Truth:
     if asked.index is None:
         return Truth("cpu", asked.reason, 0)
     if _CUDA not in session.get_providers():
-        finding = cuda.why_not_cuda(provider_library=_provider_library(), index=asked.index)
-        return Truth("cpu", finding.reason, 0)
+        return Truth("cpu", _why_not(_provider_library(), asked.index), 0)
     cpu_nodes = sum(
         len(part.get_nodes()) for part in session.get_provider_graph_assignment_info() if part.ep_name == _CPU
     )
     notes = (f"{cpu_nodes} nodes of the graph run on the CPU",) if cpu_nodes else ()
     return Truth(f"cuda:{asked.index}", None, cpu_nodes, notes)
+
+
+def _why_not(provider: Path | None, index: int) -> str:
+    major = str(getattr(ort, "cuda_version", "") or "").partition(".")[0]
+    wants = int(major) if major.isdigit() else 13
+    return cuda.why_not_cuda(cuda_loader.SystemLoader(), provider, cuda_major=wants, device=index).reason
 
 
 def _provider_library() -> Path | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 import structlog
 
@@ -31,6 +32,7 @@ from appliance.engine.messages import (
 )
 from appliance.engine.warmup import warm_up
 from appliance.errors import ApplianceError, ModelLoadError
+from appliance.models.declared import Declared, check_declared
 from appliance.models.spec import ModelSpec, TensorSpec
 from appliance.models.tensors import Buffer
 
@@ -135,6 +137,7 @@ class Worker:
         session = self._backend(m.backend).open(request)
         loaded = time.perf_counter()
         try:
+            inputs = _narrowed(m, session.opened)
             candidate, declared = _batch_candidate(m, session.opened)
             warmed = warm_up(session, m.config.warmup, candidate, declared)
         except ApplianceError:
@@ -146,7 +149,7 @@ class Worker:
             version=m.version,
             platform=opened.platform,
             backend=m.backend,
-            inputs=opened.inputs,
+            inputs=inputs,
             outputs=opened.outputs,
             max_batch=warmed.max_batch,
             batch_limit=m.declared_max_batch or 0,
@@ -163,6 +166,16 @@ class Worker:
         grown = max(0, self._process.memory_info().rss - before)
         log.info("loaded", model=m.model, version=m.version, device=spec.device, ms=round((done - started) * 1000))
         self._send(Loaded(m.handle, spec, (loaded - started) * 1000, (done - loaded) * 1000, grown), ())
+
+
+def _narrowed(m: Load, opened: Opened) -> tuple[TensorSpec, ...]:
+    """The file's inputs with the sizes that a foreign config fixes. Raises ModelLoadError where the two differ."""
+    declared = Declared(m.declared_inputs, m.declared_outputs, m.declared_max_batch)
+    faults = check_declared(declared, opened.inputs, opened.outputs)
+    if faults:
+        raise ModelLoadError("; ".join(faults[:3]))
+    shapes = {t.name: t.shape for t in m.declared_inputs if t.shape}
+    return tuple(msgspec.structs.replace(t, shape=shapes.get(t.name, t.shape)) for t in opened.inputs)
 
 
 def _declared_batch(m: Load) -> int | None:

@@ -1,0 +1,198 @@
+"""The FastAPI application. The inference routes are plain ASGI endpoints in front of its router.
+
+FastAPI's own routing costs more than a small model's run, so ``__call__`` looks at the path first; everything
+that is not an inference goes to FastAPI. Guard and error map are the same for both.
+"""
+
+import re
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from appliance import __version__
+from appliance.api import oip_meta, openapi, state
+from appliance.api.body import Receive, Scope, Send
+from appliance.api.context import Context
+from appliance.api.errors import Headers, body_of, headers_of, send_error
+from appliance.api.guard import Guard
+from appliance.api.oip import Infer
+from appliance.api.predict import Predict
+from appliance.errors import (
+    ApplianceError,
+    Cancelled,
+    InternalError,
+    InvalidInput,
+    MethodNotAllowed,
+    NotFound,
+    Paused,
+)
+
+log = structlog.get_logger("api")
+
+_GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class Application(FastAPI):
+    """FastAPI with the hot routes in front. ``context`` is everything that the routes use."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(
+            title="Inference Appliance",
+            version=__version__,
+            description=openapi.DESCRIPTION,
+            docs_url=None,
+            redoc_url=None,
+            # Nothing about requests leaves the machine, whatever the environment asks of FastAPI.
+            telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+        )
+        self._context = context
+        self._guard = Guard(context.settings)
+        self._infer = Infer(context)
+        self._predict = Predict(context)
+        self.include_router(oip_meta.router(context))
+        self.include_router(state.router(context))
+        self.include_router(openapi.docs_router())
+        self.add_exception_handler(ApplianceError, self._known)
+        self.add_exception_handler(RequestValidationError, self._invalid)
+        self.add_exception_handler(HTTPException, self._http)
+
+    def openapi(self) -> dict[str, Any]:
+        """FastAPI's document with the hot routes written in."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi.with_hot_routes(super().openapi())
+        return self.openapi_schema
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        path: str = scope["path"]
+        request_id = self._request_id(headers)
+        sent = False
+
+        async def watched(message: Any) -> None:
+            nonlocal sent
+            sent = True
+            await send(message)
+
+        extra: Headers = []
+        try:
+            if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+                origin = self._guard.check(path, "OPTIONS", headers)
+                await send_preflight(watched, origin or "")
+                return
+            origin = self._guard.check(path, scope["method"], headers)
+            if origin is not None:
+                extra = [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]
+            if await self._hot(path, scope, headers, request_id, receive, watched, extra):
+                return
+            scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+            await super().__call__(scope, receive, with_headers(watched, request_id, extra))
+        except ApplianceError as error:
+            self._count(error, path)
+            if not sent:
+                await send_error(send, error, path, request_id, extra)
+        except Exception:
+            # The last resort: told in the log with its trace, and to the caller by its id alone.
+            log.exception("internal error", request_id=request_id, path=path)
+            if sent:
+                raise
+            fault = InternalError(f"internal error; the log has it under request id {request_id}")
+            self._count(fault, path)
+            await send_error(send, fault, path, request_id, extra)
+
+    async def _hot(
+        self,
+        path: str,
+        scope: Scope,
+        headers: dict[bytes, bytes],
+        request_id: str,
+        receive: Receive,
+        send: Send,
+        extra: Headers,
+    ) -> bool:
+        """Answer an inference route; False if the path is none."""
+        parts = path.split("/")
+        if path.startswith("/predict/") and len(parts) == 3:
+            model, version, task = parts[2], None, True
+        elif parts[-1] == "infer" and path.startswith("/v2/models/") and len(parts) in (5, 7):
+            if len(parts) == 7 and parts[4] != "versions":
+                return False
+            model, version, task = parts[3], parts[5] if len(parts) == 7 else None, False
+        else:
+            return False
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(f"{path[:128]} takes POST, not {scope['method']}")
+        if self._context.gate.closing:
+            raise Paused("the appliance is shutting down", retry_after_s=5)
+        if task:
+            await self._predict(model, scope, headers, request_id, receive, send, extra)
+        else:
+            await self._infer(model, version, headers, request_id, receive, send, extra)
+        return True
+
+    def _request_id(self, headers: dict[bytes, bytes]) -> str:
+        given = headers.get(b"x-request-id")
+        if given is not None:
+            text = given.decode("latin-1")
+            if _GOOD_ID.fullmatch(text):
+                return text
+        return self._context.new_request_id()
+
+    def _count(self, error: ApplianceError, path: str) -> None:
+        if not isinstance(error, Cancelled) and path.startswith(("/v2/models/", "/predict/")):
+            self._context.metrics.refused.labels(error.code).inc()
+
+    async def _known(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApplianceError)
+        return _response(error, request)
+
+    async def _invalid(self, request: Request, error: Exception) -> Response:
+        return _response(InvalidInput(f"the request does not fit this route: {error}"[:500]), request)
+
+    async def _http(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = request.url.path[:128]
+        if error.status_code == 405:
+            return _response(MethodNotAllowed(f"{path} does not take {request.method}"), request)
+        if error.status_code == 404:
+            return _response(NotFound(f"there is nothing at {path}; see /docs"), request)
+        return _response(InvalidInput(str(error.detail)), request)
+
+
+def _response(error: ApplianceError, request: Request) -> Response:
+    request_id = request.scope["state"]["request_id"]
+    headers = {k.decode(): v.decode("latin-1") for k, v in headers_of(error, request_id)}
+    headers.pop("x-request-id")  # set for every answer
+    return Response(body_of(error, request.url.path, request_id), error.status, headers)
+
+
+def with_headers(send: Send, request_id: str, extra: Headers) -> Send:
+    """Adds the headers that every answer has."""
+
+    async def sender(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            more = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff"), *extra]
+            message["headers"] = [*message["headers"], *more]
+        await send(message)
+
+    return sender
+
+
+async def send_preflight(send: Send, origin: str) -> None:
+    """Answer a browser's question whether a page of an allowed origin may call."""
+    headers = [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-allow-methods", b"GET, POST"),
+        (b"access-control-allow-headers", b"authorization, content-type, idempotency-key, x-api-key, x-priority, "
+         b"x-request-id, x-timeout-ms, inference-header-content-length"),
+        (b"access-control-max-age", b"600"),
+        (b"vary", b"Origin"),
+    ]
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})

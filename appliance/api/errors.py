@@ -1,0 +1,54 @@
+"""The one map of errors to HTTP. Three shapes: the protocol's (``/v2``), OpenAI's (``/v1``), and the own one."""
+
+import math
+
+import msgspec
+
+from appliance.api.body import Send
+from appliance.errors import ApplianceError, TryLater
+
+Headers = list[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+
+
+def body_of(error: ApplianceError, path: str, request_id: str) -> bytes:
+    """The error's JSON in the shape of the surface that ``path`` belongs to."""
+    if path.startswith("/v2"):
+        return msgspec.json.encode({"error": error.message, "code": error.code})
+    if path.startswith("/v1"):
+        kind = "server_error" if error.status >= 500 else "invalid_request_error"
+        inner = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+        return msgspec.json.encode({"error": inner})
+    wait = round(error.retry_after_s * 1000) if isinstance(error, TryLater) else None
+    return msgspec.json.encode(
+        {
+            "error": {
+                "code": error.code,
+                "message": error.message,
+                "param": error.param,
+                "request_id": request_id,
+                "retry_after_ms": wait,
+            }
+        }
+    )
+
+
+def headers_of(error: ApplianceError, request_id: str) -> Headers:
+    """``Retry-After`` where it makes sense; ``Connection: close`` where the body was not read to its end."""
+    headers: Headers = [_JSON, (b"x-request-id", request_id.encode("latin-1"))]
+    if isinstance(error, TryLater):
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    if error.status in (413, 499):
+        headers.append((b"connection", b"close"))
+    return headers
+
+
+async def send_error(
+    send: Send, error: ApplianceError, path: str, request_id: str, extra: Headers | None = None
+) -> None:
+    """Answer with an error."""
+    body = body_of(error, path, request_id)
+    headers = [*headers_of(error, request_id), (b"content-length", b"%d" % len(body)), *(extra or ())]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

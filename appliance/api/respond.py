@@ -1,0 +1,50 @@
+"""Sending answers from plain ASGI endpoints."""
+
+import zlib
+from collections.abc import Iterable
+
+from appliance.api.body import Send
+from appliance.gate.ticket import Ticket
+from appliance.models.tensors import Buffer
+
+Headers = list[tuple[bytes, bytes]]
+
+_COMPRESS_FROM = 1024
+_WBITS = {b"gzip": 31, b"deflate": 15}
+
+
+async def send_body(send: Send, pieces: Iterable[Buffer], headers: Headers, status: int = 200) -> None:
+    """Answer with the pieces as one body (joined: one write is cheaper than several events)."""
+    body = b"".join(pieces)
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def compressed(pieces: list[Buffer], accept: bytes | None, headers: Headers) -> list[Buffer]:
+    """Compress where the client asks for exactly one coding, ``gzip`` or ``deflate``.
+
+    Clients that list several by habit (browsers, httpx) get it plain: over loopback compressing only costs.
+    """
+    wbits = _WBITS.get(accept.strip().lower()) if accept else None
+    if wbits is None or sum(memoryview(p).nbytes for p in pieces) < _COMPRESS_FROM:
+        return pieces
+    engine = zlib.compressobj(1, zlib.DEFLATED, wbits)
+    packed: list[Buffer] = [engine.compress(piece) for piece in pieces]
+    headers.append((b"content-encoding", accept.strip().lower() if accept else b""))
+    return [*packed, engine.flush()]
+
+
+def timing(tickets: list[Ticket], device: str, now: float) -> Headers:
+    """``Server-Timing`` (milliseconds), ``X-Queue-Position``, ``X-Device`` of the runs behind one answer."""
+    if not tickets:
+        return [(b"x-device", device.encode())]
+    first = tickets[0]
+    queued = sum(t.started - t.created for t in tickets) * 1000
+    infer = sum(t.run_ns for t in tickets) / 1e6
+    total = (now - first.created) * 1000
+    return [
+        (b"server-timing", b"queue;dur=%.3f, infer;dur=%.3f, total;dur=%.3f" % (queued, infer, total)),
+        (b"x-queue-position", b"%d" % first.position),
+        (b"x-device", device.encode()),
+    ]

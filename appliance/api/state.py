@@ -1,0 +1,102 @@
+"""Health, state, events and metrics: for scripts, the tray, the dashboard and Prometheus."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+from fastapi import APIRouter, Response
+from starlette.responses import RedirectResponse, StreamingResponse
+
+from appliance.api.context import Context
+from appliance.api.oip_meta import json
+from appliance.errors import NotFound
+
+_STATUS_EVERY_S = 1.0
+_KEEP_ALIVE_S = 15.0
+
+
+def router(context: Context) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["Health and state"])
+
+    @routes.get("/", include_in_schema=False)
+    async def home() -> Response:
+        return RedirectResponse("/docs")
+
+    @routes.get("/health", summary="The process answers; never touches the device")
+    async def health() -> Response:
+        return json({"status": "ok"})
+
+    @routes.get("/ready", summary="Every model that must be loaded is warm; else 503 with what is missing")
+    async def ready() -> Response:
+        catalog = context.catalog
+        missing = {
+            m.name: m.error or "being loaded"
+            for m in catalog.models.values()
+            if m.wanted and (not m.settled or (m.folder.config.required and not catalog.model_ready(m.name)))
+        }
+        is_ready = catalog.ready() and not context.gate.closing
+        return json({"ready": is_ready, "missing": missing}, 200 if is_ready else 503)
+
+    @routes.get("/api/status", summary="Everything about the appliance's state")
+    async def status() -> Response:
+        return json(context.status())
+
+    @routes.get("/api/requests/{request_id}", summary="Where a request stands: state, place in the queue, wait")
+    async def request_state(request_id: str) -> Response:
+        ticket = context.gate.requests.get(request_id)
+        if ticket is None:
+            raise NotFound(f"no request '{request_id[:128]}' is known (the newest 1024 are kept)", param="request_id")
+        queue = context.gate.queues.get((ticket.model, ticket.version))
+        place = queue.waiting.place(ticket) if queue else 0
+        wait = context.gate.rate.wait_s(place)
+        now = context.gate.clock()
+        return json(
+            {
+                "id": ticket.id,
+                "model": ticket.model,
+                "version": ticket.version,
+                "state": ticket.state,
+                "position": place,
+                "estimated_wait_ms": round(wait * 1000) if wait is not None and place else None,
+                "age_ms": round((now - ticket.created) * 1000, 3),
+                "run_ms": round(ticket.run_ns / 1e6, 3) if ticket.run_ns else None,
+                "error": {"code": ticket.error.code, "message": ticket.error.message} if ticket.error else None,
+            }
+        )
+
+    @routes.get("/api/events", summary="Server-sent events: `status` (when it changed), `model`, `engine`")
+    async def events() -> Response:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(_stream(context), media_type="text/event-stream", headers=headers)
+
+    @routes.get("/metrics", summary="Prometheus' text format")
+    async def metrics() -> Response:
+        context.status()  # brings the gauges up to date
+        return Response(context.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return routes
+
+
+async def _stream(context: Context) -> AsyncIterator[bytes]:
+    queue = context.events.subscribe()
+    last, quiet = b"", 0.0
+    try:
+        while True:
+            status = msgspec.json.encode(context.status())
+            if status != last:
+                last, quiet = status, 0.0
+                yield b"event: status\ndata: " + status + b"\n\n"
+            try:
+                event = await asyncio.wait_for(queue.get(), _STATUS_EVERY_S)
+            except TimeoutError:
+                quiet += _STATUS_EVERY_S
+                if quiet >= _KEEP_ALIVE_S:
+                    quiet = 0.0
+                    yield b": still here\n\n"
+                continue
+            if event is None:
+                return
+            yield b"event: " + event.kind.encode() + b"\ndata: " + msgspec.json.encode(event.data) + b"\n\n"
+    finally:
+        context.events.unsubscribe(queue)

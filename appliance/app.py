@@ -1,0 +1,260 @@
+"""The composition root: the only module that knows all parts. The server lives in a thread of its own, so that the
+main thread is free for the tray icon and for signals."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import structlog
+import uvicorn
+import watchfiles
+
+from appliance.api.application import Application
+from appliance.api.context import Context
+from appliance.engine.client import EngineClient
+from appliance.engine.supervisor import Supervisor
+from appliance.gate.gate import Gate
+from appliance.gate.ticket import Ticket
+from appliance.logs import rotate
+from appliance.metrics import Metrics
+from appliance.models.repository import Root
+from appliance.serving.catalog import Catalog
+from appliance.serving.events import Events
+from appliance.serving.status import Status
+from appliance.settings import Settings
+from appliance.system import devices, paths
+from appliance.system.devices import DeviceReading
+from appliance.system.loops import new_event_loop
+
+log = structlog.get_logger("appliance")
+
+T = TypeVar("T")
+_FLUSH_S = 1
+
+
+class Appliance:
+    """The whole program, without its commands. ``listener`` is a bound, listening socket.
+
+    ``start`` returns when the port answers; ``stop`` when everything has ended, within ``shutdown_ms`` plus about
+    two seconds; ``stopped`` is set at the end, whoever asked for it.
+    """
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        self.settings = settings
+        self._listener = listener
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_wanted: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._thread_main, name="server", daemon=True)
+        self._started = threading.Event()
+        self._fault: BaseException | None = None
+        self.stopped = threading.Event()
+        self.changed = threading.Event()
+        self._status: Status | None = None
+
+    @property
+    def address(self) -> str:
+        """``http://127.0.0.1:11711``."""
+        host, port = self._listener.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def start(self) -> None:
+        """Raises what kept the server from starting."""
+        self._thread.start()
+        self._started.wait()
+        if self._fault is not None:
+            raise self._fault
+
+    def stop(self) -> None:
+        """End everything; may be called from any thread, also twice."""
+        if self._loop is not None and self._stop_wanted is not None and not self.stopped.is_set():
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(self._stop_wanted.set)
+        self._thread.join()
+
+    def status(self) -> dict[str, Any]:
+        """The picture of ``/api/status``, from another thread."""
+        if self._loop is None or self._status is None or self.stopped.is_set():
+            return {"state": "stopped"}
+        try:
+            return asyncio.run_coroutine_threadsafe(_call(self._status), self._loop).result(2)
+        except (TimeoutError, RuntimeError):
+            return {"state": "stopped"}
+
+    @property
+    def failed(self) -> bool:
+        """True when the server ended through a fault."""
+        return self._fault is not None
+
+    def note(self, words: str) -> None:
+        """A standing remark for ``/api/status``."""
+        if self._status is not None:
+            self._status.notes.append(words)
+
+    def _thread_main(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - told to the thread that waits for the start
+            self._fault = error
+            log.exception("the server ended")
+        finally:
+            self.stopped.set()
+            self._started.set()
+            self.changed.set()
+
+    async def _main(self) -> None:
+        settings = self.settings
+        self._loop, self._stop_wanted = asyncio.get_running_loop(), asyncio.Event()
+        metrics, events = Metrics(), Events()
+        supervisor: Supervisor
+        gate = Gate(settings, _Observer(metrics), lambda reason: supervisor.kill(reason))
+        roots = [Root(settings.models_folder())]
+        if settings.embedded_models:
+            roots.append(Root(paths.assets() / "models", read_only=True))
+        catalog = Catalog(settings, roots, gate, events)
+
+        def engine_up(client: EngineClient) -> None:
+            catalog.engine_up(client)
+            events.publish("engine", state="up", pid=supervisor.pid)
+            self.changed.set()
+
+        def engine_down(reason: str) -> None:
+            catalog.engine_down(reason)
+            self.changed.set()
+
+        engine_log = settings.state_folder() / "logs" / "engine.log"
+        rotate(engine_log)
+        command = [*paths.program_command(), "engine", "--log-level", settings.log_level]
+        supervisor = Supervisor(
+            command, engine_log, engine_up, engine_down, load_s=settings.load_timeout_ms / 1000
+        )
+        workers = settings.pipeline_threads or os.cpu_count() or 1
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="pipeline")
+        probe = devices.detect()
+        own = psutil.Process()
+
+        def read_devices(engine_pid: int | None) -> list[DeviceReading]:
+            return probe.read([os.getpid(), *([engine_pid] if engine_pid else [])])
+
+        status = Status(
+            settings, catalog, gate, supervisor, metrics, read_devices, lambda: own.memory_info().rss
+        )
+        status.address = self.address
+        self._status = status
+        context = Context(settings, catalog, gate, events, metrics, status, partial(_offload, pool))
+        server = uvicorn.Server(_server_config(Application(context), settings))
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # the main thread's
+        tasks = [
+            asyncio.create_task(supervisor.run(), name="supervisor"),
+            asyncio.create_task(catalog.run(), name="catalog"),
+            asyncio.create_task(_watch(settings.models_folder(), catalog), name="watcher"),
+            asyncio.create_task(self._tell_tray(events), name="tray"),
+        ]
+        serving = asyncio.create_task(server.serve(sockets=[self._listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        self._started.set()
+        log.info("listening", address=self.address)
+        await asyncio.wait(
+            [serving, asyncio.create_task(self._stop_wanted.wait())], return_when=asyncio.FIRST_COMPLETED
+        )
+        await _shut_down(gate, supervisor, events, settings.shutdown_ms / 1000)
+        server.should_exit = True
+        await serving
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        probe.close()
+        log.info("stopped")
+
+    async def _tell_tray(self, events: Events) -> None:
+        queue = events.subscribe()
+        while True:
+            await queue.get()
+            self.changed.set()
+
+
+class _Observer:
+    """Gate → metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._children: dict[tuple[str, str, str], Any] = {}
+
+    def request_ended(self, ticket: Ticket) -> None:
+        m, model, version = self._metrics, ticket.model, ticket.version
+        code = ticket.error.code if ticket.error else "ok"
+        self._child(m.requests, model, version, code).inc()
+        if ticket.error is None:
+            self._child(m.request_seconds, model, version, "").observe(ticket.finished - ticket.created)
+            self._child(m.queue_seconds, model, version, "").observe(ticket.started - ticket.created)
+
+    def batch_ended(self, model: str, version: str, rows: int, run_ns: int) -> None:
+        self._child(self._metrics.run_seconds, model, version, "").observe(run_ns / 1e9)
+        self._child(self._metrics.batch_rows, model, version, "").observe(rows)
+
+    def _child(self, metric: Any, model: str, version: str, code: str) -> Any:
+        """The metric's child; looking it up by its labels each time would cost more than counting."""
+        key = (f"{id(metric)}/{code}", model, version)
+        child = self._children.get(key)
+        if child is None:
+            child = metric.labels(model, version, code) if code else metric.labels(model, version)
+            self._children[key] = child
+        return child
+
+
+async def _call(work: Callable[[], T]) -> T:
+    return work()
+
+
+async def _offload(pool: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work, *args)
+
+
+def _server_config(application: Application, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=settings.max_connections,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=_FLUSH_S,
+    )
+
+
+async def _shut_down(gate: Gate, supervisor: Supervisor, events: Events, grace_s: float) -> None:
+    """New requests get 503, running ones may finish, then the engine ends; all of it bounded."""
+    gate.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace_s):
+            await gate.drained()
+    await supervisor.stop()
+    events.close()
+
+
+async def _watch(folder: Path, catalog: Catalog) -> None:
+    """Look at the folders once, and again whenever something in the user's own changes."""
+    await catalog.rescan()
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            async for _ in watchfiles.awatch(folder, debounce=800, step=200, ignore_permission_denied=True):
+                await catalog.rescan()
+        except OSError as error:
+            log.warning("the models folder cannot be watched", reason=error.strerror)
+        await asyncio.sleep(5)  # the folder was removed, or the system has no watches left: a slow second way
+        await catalog.rescan()

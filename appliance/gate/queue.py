@@ -1,0 +1,90 @@
+"""Who waits, in which order, and who may share a run. Pure: no clock, no loop."""
+
+from bisect import insort
+from collections.abc import Iterator
+
+from appliance.gate.ticket import Ticket
+
+
+def _rank(ticket: Ticket) -> tuple[int, int]:
+    return ticket.priority, ticket.order
+
+
+class WaitingQueue:
+    """Tickets by priority, then by arrival. Requests put back after a crash come before all of their priority."""
+
+    def __init__(self) -> None:
+        self._tickets: list[Ticket] = []
+        self._last = 0
+        self._first = 0
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return iter(self._tickets)
+
+    def push(self, ticket: Ticket) -> int:
+        """Queue a ticket; returns its place, 1 for the head."""
+        self._last += 1
+        ticket.order = self._last
+        if not self._tickets or _rank(self._tickets[-1]) < _rank(ticket):
+            self._tickets.append(ticket)
+            return len(self._tickets)
+        insort(self._tickets, ticket, key=_rank)
+        return self.place(ticket)
+
+    def put_back(self, tickets: list[Ticket]) -> None:
+        """Queue interrupted tickets in front, in their old order."""
+        for ticket in reversed(tickets):
+            self._first -= 1
+            ticket.order = self._first
+            insort(self._tickets, ticket, key=_rank)
+
+    def place(self, ticket: Ticket) -> int:
+        """1 for the head; 0 if the ticket does not wait here."""
+        try:
+            return self._tickets.index(ticket) + 1
+        except ValueError:
+            return 0
+
+    def remove(self, ticket: Ticket) -> bool:
+        """Take a ticket out; False if it is not here."""
+        try:
+            self._tickets.remove(ticket)
+        except ValueError:
+            return False
+        return True
+
+    def expired(self, now: float) -> list[Ticket]:
+        """Take out and return all tickets whose queue deadline has passed."""
+        late = [t for t in self._tickets if t.queue_deadline <= now]
+        if late:
+            self._tickets = [t for t in self._tickets if t.queue_deadline > now]
+        return late
+
+    def next_deadline(self) -> float | None:
+        """The earliest queue deadline of those that wait."""
+        return min((t.queue_deadline for t in self._tickets), default=None)
+
+    def take(self, max_rows: int) -> list[Ticket]:
+        """Take the next run's tickets out: the head, and while rows are left those of the same key behind it.
+
+        ``max_rows``: 0 or 1 for never merged. A ticket without a key, or one that was in a crash, runs alone.
+        """
+        head = self._tickets[0]
+        if max_rows <= 1 or head.key is None or head.deaths or len(self._tickets) == 1:
+            return [self._tickets.pop(0)]
+        rows = 0
+        batch: list[Ticket] = []
+        rest: list[Ticket] = []
+        for ticket in self._tickets:
+            if not batch or (
+                ticket.key == head.key and not ticket.deaths and rows + ticket.rows <= max_rows
+            ):
+                rows += ticket.rows
+                batch.append(ticket)
+            else:
+                rest.append(ticket)
+        self._tickets = rest
+        return batch

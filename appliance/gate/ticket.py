@@ -1,0 +1,119 @@
+"""A request on its way: what it asks for, until when, and where it stands."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Literal
+
+from appliance.errors import ApplianceError
+from appliance.models.tensors import Tensor
+
+State = Literal["queued", "running", "done", "failed"]
+Outputs = tuple[Tensor, ...]
+
+
+class Ticket:
+    """One request to one model. Resolved exactly once, with outputs or an error.
+
+    ``rows``: the size of the first axis (1 where the model has no batch axis). ``priority``: the lower first.
+    Times are the gate's clock, in seconds. ``key``: requests of one key may share a run; None: never.
+    ``position``: the place at admission, 0 if it went straight to a lane.
+    """
+
+    __slots__ = (
+        "_parts",
+        "created",
+        "deaths",
+        "error",
+        "finished",
+        "future",
+        "id",
+        "inputs",
+        "key",
+        "model",
+        "order",
+        "outputs",
+        "position",
+        "priority",
+        "queue_deadline",
+        "rows",
+        "run_deadline",
+        "run_ns",
+        "run_s",
+        "started",
+        "state",
+        "stream",
+        "version",
+    )
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        model: str,
+        version: str,
+        inputs: tuple[Tensor, ...],
+        outputs: tuple[str, ...],
+        rows: int,
+        key: object | None,
+        priority: int,
+        created: float,
+        queue_s: float,
+        run_s: float,
+        stream: bool = False,
+    ) -> None:
+        self.id = id
+        self.model = model
+        self.version = version
+        self.inputs = inputs
+        self.outputs = outputs
+        self.rows = rows
+        self.key = key
+        self.priority = priority
+        self.created = created
+        self.queue_deadline = created + queue_s
+        self.run_s = run_s
+        self.stream = stream
+        self.order = 0
+        self.position = 0
+        self.deaths = 0
+        self.state: State = "queued"
+        self.started = 0.0
+        self.finished = 0.0
+        self.run_deadline = 0.0
+        self.run_ns = 0
+        self.error: ApplianceError | None = None
+        self.future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
+        self._parts: asyncio.Queue[Outputs | None] | None = asyncio.Queue() if stream else None
+
+    def resolve(self, outcome: Outputs | ApplianceError, now: float) -> bool:
+        """Set the end; False (and no effect) when it has one already."""
+        if self.state in ("done", "failed"):
+            return False
+        self.finished = now
+        self.inputs = ()  # a finished request holds no input bytes
+        if isinstance(outcome, ApplianceError):
+            self.state, self.error = "failed", outcome
+            if not self.future.done():
+                self.future.set_exception(outcome)
+                self.future.exception()  # seen: nobody may be waiting any more
+        else:
+            self.state = "done"
+            if not self.future.done():
+                self.future.set_result(outcome)
+        if self._parts is not None:
+            self._parts.put_nowait(None)
+        return True
+
+    def part(self, outputs: Outputs) -> None:
+        """One part of a stream's answer has come."""
+        if self._parts is not None:
+            self._parts.put_nowait(outputs)
+
+    async def __aiter__(self) -> AsyncIterator[Outputs]:
+        """The answer's parts: those of a stream as they come, else the one whole. Raises the request's error."""
+        if self._parts is None:
+            yield await self.future
+            return
+        while (part := await self._parts.get()) is not None:
+            yield part
+        await self.future

@@ -1,0 +1,81 @@
+"""The models folders → every model in them. Looking only: nothing is loaded, no model file is opened."""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from appliance.models.declared import Declared, check_declared
+from appliance.models.folder import ModelFile, ModelFolder, read_bare, read_folder, valid_name
+from appliance.models.listing import ONNX, companions_of, entries, is_lost_folder, is_onnx
+from appliance.models.store import add, remove
+
+__all__ = [
+    "Declared",
+    "ModelFile",
+    "ModelFolder",
+    "Root",
+    "add",
+    "check_declared",
+    "remove",
+    "scan",
+    "valid_name",
+]
+
+_log = logging.getLogger(__name__)
+
+
+class Root(msgspec.Struct, frozen=True):
+    """A models folder. ``read_only``: it came with the program; its models cannot be removed."""
+
+    path: Path
+    read_only: bool = False
+
+
+def scan(roots: Sequence[Root]) -> dict[str, ModelFolder]:
+    """Every model of every root, by name; of two with one name the one in the earlier root.
+
+    A root that is missing or cannot be read is like an empty one. A model that cannot be served is listed with
+    its ``error``. Never raises for what is in the folders.
+    """
+    found: dict[str, ModelFolder] = {}
+    for root in roots:
+        try:
+            models = list(_models(root))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            _log.warning("a models folder cannot be read: %s", error.strerror)
+            continue
+        for model in models:
+            first = found.get(model.name)
+            if first is None:
+                found[model.name] = model
+            else:
+                note = "another model of this name is in a later models folder and is not served"
+                found[model.name] = msgspec.structs.replace(first, notes=(*first.notes, note))
+    return found
+
+
+def _models(root: Root) -> Iterator[ModelFolder]:
+    real = os.path.realpath(root.path)
+    listed = entries(root.path, real)
+    names = {entry.name for entry in listed}
+    folders = {entry.name for entry in listed if entry.is_folder}
+    companions = companions_of(listed)
+    for entry in listed:
+        path = root.path / entry.name
+        if entry.is_folder:
+            unused = [f"{entry.name}{ending}" for ending in (ONNX, ".toml") if f"{entry.name}{ending}" in names]
+            model = read_folder(path, real, root.read_only)
+            notes = [f"{name} beside the folder is not used" for name in unused]
+            yield msgspec.structs.replace(model, notes=(*model.notes, *notes)) if notes else model
+        elif is_onnx(entry.name):
+            stem = entry.name[: -len(ONNX)]
+            if stem not in folders:
+                yield read_bare(entry, companions[stem], real, root.read_only)
+        elif is_lost_folder(entry):
+            told = "the folder is a link that leads outside of the models folder, or nowhere"
+            yield ModelFolder(entry.name, path, error=told, read_only=root.read_only)

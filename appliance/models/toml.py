@@ -1,0 +1,151 @@
+"""``model.toml`` → ``ModelConfig``. Every fault is told with its line and its key."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+import msgspec
+
+from appliance.errors import ModelLoadError
+from appliance.models.spec import ModelConfig
+from appliance.models.toml_lines import key_lines
+
+BACKENDS = ("onnx", "fake", "pipeline")
+"""What ``backend`` may be. ``fake`` and ``pipeline`` need no model file."""
+
+MAX_INSTANCES = 64
+MAX_WARMUP_ELEMENTS = 1_000_000_000
+
+_RANGES: dict[tuple[str, ...], tuple[int, int]] = {
+    ("instances",): (1, MAX_INSTANCES),
+    ("threads",): (1, 256),
+    ("batching", "max"): (1, 1024),
+    ("limits", "queue"): (1, 1_000_000),
+    ("timeouts", "queue_ms"): (1, 86_400_000),
+    ("timeouts", "run_ms"): (1, 86_400_000),
+}
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number with a point",
+    "str": "text in quotes",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+_Path = tuple[str, ...]
+_Fault = tuple[_Path, str]
+
+
+def read_config(text: str, filename: str = "model.toml") -> ModelConfig:
+    """The settings in ``text``. Raises ModelLoadError: each fault as ``<filename> line <n>: <what>``."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ModelLoadError(_syntax(str(error), text, filename)) from None
+    except RecursionError:
+        raise ModelLoadError(f"{filename}: values are nested too deeply") from None
+    faults = list(_faults(table, ModelConfig, ()))
+    if not faults:
+        config = msgspec.convert(table, ModelConfig)
+        faults = list(_range_faults(config))
+        if not faults:
+            return config
+    lines = key_lines(text)
+    told = sorted((_line(lines, path), words) for path, words in faults)
+    raise ModelLoadError("; ".join(f"{filename} line {line}: {words}" for line, words in told))
+
+
+def plain_name(name: str) -> bool:
+    """Whether ``name`` is one file's name on every system: no folder, drive, stream or wildcard in it."""
+    return bool(re.fullmatch(r'[^/\\:*?"<>|\x00-\x1f]{1,255}', name)) and name not in (".", "..")
+
+
+def _syntax(message: str, text: str, filename: str) -> str:
+    # tomllib ends its message in "(at line 2, column 5)" or "(at end of document)".
+    found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL)
+    if not found:
+        return f"{filename}: {message}"
+    return f"{filename} line {found[2] or len(text.splitlines()) or 1}: {found[1]}"
+
+
+def _line(lines: Mapping[_Path, int], path: _Path) -> int:
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, 1)
+
+
+def _faults(table: Mapping[str, Any], kind: type[msgspec.Struct], at: _Path) -> Iterator[_Fault]:
+    """Unknown keys and wrong types of one table, and of the tables in it that have a declared form."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in table.items():
+        path = (*at, key)
+        if key not in fields:
+            where = f" in [{'.'.join(at)}]" if at else ""
+            yield path, f"unknown key '{key}'{where} (known: {', '.join(sorted(fields))})"
+            continue
+        wanted = fields[key]
+        if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct) and isinstance(value, dict):
+            yield from _faults(value, wanted, path)
+            continue
+        try:
+            msgspec.convert(value, wanted)
+        except msgspec.ValidationError as error:
+            yield path, _type_words(f"'{'.'.join(path)}'", str(error), wanted)
+
+
+def _type_words(key: str, message: str, wanted: Any) -> str:
+    """msgspec's message in a user's words: ``'instances' must be a whole number, not text in quotes``."""
+    if message.startswith("Invalid enum value"):
+        choices = [c for part in (wanted, *get_args(wanted)) for c in get_args(part) if isinstance(c, str)]
+        lists = [part for part in get_args(wanted) if get_origin(part) is list]
+        return f"{key} must be one of {', '.join(dict.fromkeys(choices))}{', or a list' if lists else ''}"
+    found = re.match(r"Expected `([^`]*)`, got `([^`]*)`", message)
+    if not found:
+        return f"{key} is wrong: {message}"
+    kinds = [kind for kind in found[1].split(" | ") if kind != "null"]
+    expected = " or ".join(_WORDS.get(kind, kind) for kind in kinds)
+    each = "each value in " if "[" in message else ""
+    return f"{each}{key} must be {expected}, not {_WORDS.get(found[2], found[2])}"
+
+
+def _range_faults(config: ModelConfig) -> Iterator[_Fault]:
+    for path, (least, most) in _RANGES.items():
+        value: Any = config
+        for key in path:
+            value = getattr(value, key)
+        if value is not None and not least <= value <= most:
+            yield path, f"'{'.'.join(path)}' must be {least} to {most}, not {value}"
+    if config.backend is not None and config.backend not in BACKENDS:
+        yield ("backend",), f"unknown backend '{config.backend}' (known: {', '.join(BACKENDS)})"
+    if config.filename is not None and not plain_name(config.filename):
+        yield ("filename",), "'filename' must be a plain file name, without a folder"
+    if isinstance(config.versions, list):
+        if not config.versions or min(config.versions) < 1:
+            yield ("versions",), "'versions' must list version numbers of 1 and up"
+        elif len(set(config.versions)) != len(config.versions):
+            yield ("versions",), "'versions' names a version twice"
+    for name, shape in config.warmup.shapes.items():
+        elements = 1
+        for size in shape:
+            elements *= max(size, 0)
+        if any(size < 1 for size in shape):
+            yield ("warmup", "shapes", name), f"the warm-up shape of '{name}' must have sizes of 1 and up"
+        elif elements > MAX_WARMUP_ELEMENTS:
+            yield (
+                ("warmup", "shapes", name),
+                f"the warm-up shape of '{name}' has over {MAX_WARMUP_ELEMENTS} elements",
+            )
+    yield from _pipeline_faults(config)
+
+
+def _pipeline_faults(config: ModelConfig) -> Iterator[_Fault]:
+    task = config.pipeline.get("task")
+    if config.pipeline and task is None:
+        yield ("pipeline",), "[pipeline] needs 'task'"
+    elif config.pipeline and (not isinstance(task, str) or not task):
+        yield ("pipeline", "task"), "'pipeline.task' must be text in quotes"
+    elif config.backend == "pipeline" and not config.pipeline:
+        yield ("backend",), "backend 'pipeline' needs a table [pipeline] with 'task'"

@@ -1,0 +1,184 @@
+"""``appliance run`` and ``appliance serve``: one instance, the port, the tray, and an orderly end."""
+
+import ipaddress
+import json
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from typing import Any
+
+import structlog
+
+from appliance import __version__, logs
+from appliance.settings import Settings
+from appliance.system import desktop, ports
+from appliance.system.instance import AlreadyRunning, Instance, Running
+from appliance.system.processes import on_stop
+from appliance.tray.menu import TrayState
+
+log = structlog.get_logger("appliance")
+
+
+def run_appliance(settings: Settings, tray: bool) -> int:
+    """Serve until told to stop; returns the exit code.
+
+    0 also when the appliance runs already; 1 when another program has the port; 2 for settings that are refused.
+    """
+    if not _is_loopback(settings.host) and not settings.api_key:
+        say(f"host {settings.host} is reachable from other machines: set api_key (APPLIANCE_API_KEY) first")
+        return 2
+    log_fault = logs.set_up(settings.log_level, settings.state_folder() / "logs" / "appliance.log", console=True)
+    instance: Instance | None = None
+    try:
+        instance = Instance(settings.state_folder(), settings.port)
+    except AlreadyRunning as already:
+        return _second_start(settings, already.running)
+    except OSError as error:
+        say(f"the state folder cannot be written ({error.strerror}); going on without a port file")
+    try:
+        listener = ports.listen(settings.host, settings.port)
+    except OSError as error:
+        if instance is not None:
+            instance.release()
+        return _port_taken(settings, error)
+    try:
+        return _serve(settings, tray, instance, listener, log_fault)
+    finally:
+        if instance is not None:
+            instance.release()
+
+
+def _serve(
+    settings: Settings, tray: bool, instance: Instance | None, listener: socket.socket, log_fault: str | None
+) -> int:
+    from appliance.app import Appliance
+
+    appliance = Appliance(settings, listener)
+    stop = threading.Event()
+    undo = on_stop(stop.set)
+    try:
+        appliance.start()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the person is told in one line
+        say(f"the server could not start: {error}")
+        return 1
+    if log_fault:
+        appliance.note(log_fault)
+    if instance is not None:
+        host, port = listener.getsockname()[:2]
+        try:
+            instance.announce(host=host, port=port, url=appliance.address, version=__version__)
+        except OSError as error:
+            appliance.note(f"the port file cannot be written: {error.strerror}")
+    say(f"the appliance answers at {appliance.address} (docs: {appliance.address}/docs)")
+    threading.Thread(target=_stop_too, args=(appliance, stop), name="stop-watch", daemon=True).start()
+    if tray:
+        reason = _tray(settings, appliance, stop)
+        if reason:
+            say(f"no tray icon ({reason}); going on without one")
+    # A wait without an end cannot be interrupted by a signal on Windows.
+    while not stop.wait(3600):
+        pass
+    say("stopping")
+    appliance.stop()
+    undo()
+    return 0 if not appliance.failed else 1
+
+
+def _stop_too(appliance: Any, stop: threading.Event) -> None:
+    """If the server ends by itself, the program ends."""
+    appliance.stopped.wait()
+    stop.set()
+
+
+def _tray(settings: Settings, appliance: Any, stop: threading.Event) -> str | None:
+    from appliance.tray.icon import available, run_tray
+
+    reason = available()
+    if reason:
+        return reason
+
+    def act(action: str) -> str | None:
+        match action:
+            case "open_dashboard":
+                desktop.open_url(f"{appliance.address}/docs")
+            case "copy_address":
+                desktop.copy_text(appliance.address)
+            case "open_models":
+                desktop.open_folder(settings.models_folder())
+            case "open_logs":
+                desktop.open_folder(settings.state_folder() / "logs")
+            case "quit":
+                stop.set()
+        return None
+
+    return run_tray(
+        lambda: tray_state(appliance.status(), appliance.address), act, stop, appliance.changed, say=say, period=2.0
+    )
+
+
+def tray_state(status: dict[str, Any], address: str) -> TrayState:
+    """What the tray shows of a status: a pure translation."""
+    models = status.get("models", [])
+    readings = status.get("devices", [])
+    running = (status.get("device") or {}).get("running") or "cpu"
+    first = running.partition(",")[0]
+    reading = next((d for d in readings if d["id"] == first), readings[-1] if readings else None)
+    queue = status.get("queue", {})
+    return TrayState(
+        state=status["state"],
+        address=address,
+        device=f"{first} {reading['name']}" if reading else first,
+        device_reason=(status.get("device") or {}).get("reason"),
+        memory_used=reading["memory_used"] if reading else None,
+        memory_total=reading["memory_total"] if reading else None,
+        running=queue.get("running", 0),
+        queued=queue.get("waiting", 0),
+        models_ready=sum(1 for m in models if m["ready"]),
+        models_total=len(models),
+        models_failed=tuple(m["name"] for m in models if m["error"]),
+        engine_restarts=(status.get("engine") or {}).get("restarts", 0),
+    )
+
+
+def say(words: str) -> None:
+    """One line for the person at the console; a windowed program has none."""
+    if sys.stdout is not None:
+        print(words, flush=True)  # noqa: T201 - this is the program's own output
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _second_start(settings: Settings, running: Running | None) -> int:
+    where = running.url if running else f"port {settings.port} (it is starting)"
+    say(f"the appliance is running already: {where}" + (f" (process {running.pid})" if running else ""))
+    return 0
+
+
+def _port_taken(settings: Settings, error: OSError) -> int:
+    """Another program has the port: is it an appliance of another user, or something foreign?"""
+    url = f"http://{settings.host}:{settings.port}"
+    if _is_appliance(url):
+        say(f"the appliance is running already: {url}")
+        return 0
+    owner = ports.owner_of(settings.port)
+    who = f" It is held by {owner}." if owner else ""
+    say(f"port {settings.port} on {settings.host} cannot be used: {error.strerror}.{who}")
+    say(f"Stop that program, or choose another port: appliance --port {settings.port + 1}")
+    return 1
+
+
+def _is_appliance(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/v2", timeout=2) as answer:  # noqa: S310 - http to the own address
+            return bool(json.load(answer).get("name") == "inference-appliance")
+    except (OSError, ValueError, AttributeError, urllib.error.URLError):
+        return False

@@ -1,0 +1,203 @@
+"""Which model versions are served: folders → loads, warm-ups, swaps, unloads. Lives in the server's loop.
+
+One task works off a list of models to look at, so loads never overlap. A new file is loaded and warmed up before
+the old copy is let go; a broken one leaves the old copy serving.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from appliance.engine.client import EngineClient, EngineDied
+from appliance.errors import ModelLoadError, ModelNotFound, WarmingUp
+from appliance.gate.gate import Gate
+from appliance.models.repository import ModelFolder, Root, scan
+from appliance.serving.events import Events
+from appliance.serving.loader import Loader
+from appliance.serving.served import ServedModel, ServedVersion
+from appliance.settings import Settings
+
+log = structlog.get_logger("models")
+
+
+class Catalog:
+    """All models. ``roots`` in order of precedence, the user's own folder first."""
+
+    def __init__(self, settings: Settings, roots: Sequence[Root], gate: Gate, events: Events) -> None:
+        self._roots = list(roots)
+        self._gate = gate
+        self._events = events
+        self._client: EngineClient | None = None
+        self._loader = Loader(settings, gate)
+        self._todo: dict[str, None] = {}  # names to look at, in order, once each
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._scan_lock = asyncio.Lock()
+        self._scanned = False
+        self.models: dict[str, ServedModel] = {}
+
+    # --- questions -------------------------------------------------------------------------------------------
+
+    def model(self, name: str) -> ServedModel:
+        """Raises ModelNotFound."""
+        model = self.models.get(name)
+        if model is None:
+            known = ", ".join(sorted(self.models)[:20]) or "none"
+            raise ModelNotFound(f"there is no model '{name[:128]}' (known: {known})", param="model")
+        return model
+
+    def version(self, name: str, version: str | None = None) -> ServedVersion:
+        """The version that answers requests; without a number the highest that is ready.
+
+        Raises ModelNotFound (also when it failed to load or is not loaded: the message says which) and WarmingUp.
+        """
+        model = self.model(name)
+        if version is None or version == "":
+            found = model.newest_ready() or next(reversed(model.versions.values()), None)
+        else:
+            found = model.versions.get(version)
+            if found is None:
+                served = ", ".join(model.versions) or "none"
+                raise ModelNotFound(f"model '{name}' has no version '{version[:32]}' (served: {served})")
+        if found is not None and (found.ready or (found.state == "LOADING" and found.spec is not None)):
+            return found  # one that is coming back after an engine's death is known already: requests wait for it
+        if model.wanted and not model.settled:
+            raise WarmingUp(f"model '{name}' is being loaded", retry_after_s=2)
+        why = (found.error if found else None) or model.error
+        if why:
+            raise ModelNotFound(f"model '{name}' is not served: {why}", param="model")
+        raise ModelNotFound(f"model '{name}' is not loaded; load it with POST /v2/repository/models/{name}/load")
+
+    def model_ready(self, name: str, version: str | None = None) -> bool:
+        """True if requests to it would run now; a pipeline is ready when all its parts are. Raises ModelNotFound."""
+        model = self.model(name)
+        found = model.versions.get(version) if version else model.newest_ready()
+        if found is None or not found.ready or self._client is None:
+            return False
+        parts = model.pipeline.parts if model.pipeline else ()
+        return all(part in self.models and self.model_ready(part) for part in parts)
+
+    def ready(self) -> bool:
+        """True when every model that must be loaded is warm: none is on its way, and no required one failed."""
+        return (
+            self._scanned
+            and self._client is not None
+            and all(m.settled for m in self.models.values())
+            and all(self.model_ready(m.name) for m in self.models.values() if m.folder.config.required and m.wanted)
+        )
+
+    def ready_but_failed(self) -> bool:
+        """True when nothing is on its way any more and still a required model does not serve."""
+        return self._scanned and self._client is not None and all(m.settled for m in self.models.values())
+
+    # --- wishes ----------------------------------------------------------------------------------------------
+
+    async def load(self, name: str) -> None:
+        """Load (or load again) what lies in the folder now. Raises ModelNotFound, ModelLoadError."""
+        await self.rescan()
+        model = self.model(name)
+        model.wanted = True
+        if model.folder.error:
+            raise ModelLoadError(f"model '{name}': {model.folder.error}")
+        for version in model.versions.values():
+            version.tried, version.load_deaths = None, 0
+        await self._look_at_and_wait(name)
+        failed = [v for v in model.versions.values() if v.error]
+        if failed or not model.versions:
+            why = failed[-1].error if failed else "no version of it can be served"
+            raise ModelLoadError(f"model '{name}': {why}")
+
+    async def unload(self, name: str) -> None:
+        """Let all versions go; running requests end first. Raises ModelNotFound."""
+        self.model(name).wanted = False
+        await self._look_at_and_wait(name)
+
+    async def rescan(self) -> None:
+        """Read the folders again and work off what has changed."""
+        async with self._scan_lock:
+            folders = await asyncio.to_thread(scan, self._roots)
+            for name in [*folders, *(n for n in self.models if n not in folders)]:
+                self._apply(name, folders.get(name))
+            self._scanned = True
+
+    async def settled(self) -> None:
+        """Returns when nothing is left to do."""
+        await self._idle.wait()
+
+    # --- the engine's comings and goings ---------------------------------------------------------------------
+
+    def engine_up(self, client: EngineClient) -> None:
+        """A fresh engine: everything wanted is loaded into it."""
+        self._client = client
+        self._gate.engine_up = True
+        for name in self.models:
+            self._look_at(name)
+        self._work.set()
+
+    def engine_down(self, reason: str) -> None:
+        """The engine is gone: its copies with it; requests wait in the gate."""
+        self._client = None
+        self._gate.engine_up = False
+        for queue in self._gate.queues.values():
+            queue.detach()
+        for model in self.models.values():
+            for version in model.versions.values():
+                version.lost()
+        self._events.publish("engine", state="down", reason=reason)
+
+    # --- the one worker --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work off the list for ever."""
+        while True:
+            client = self._client
+            if not self._todo or client is None:
+                if not self._todo:
+                    self._idle.set()
+                self._work.clear()
+                await self._work.wait()
+                continue
+            name = next(iter(self._todo))
+            model = self.models.get(name)
+            del self._todo[name]
+            if model is not None:
+                await self._settle(model, client)
+                self._events.publish("model", name=name)
+
+    async def _settle(self, model: ServedModel, client: EngineClient) -> None:
+        try:
+            await self._loader.settle(model, client)
+        except EngineDied:
+            self._look_at(model.name)  # again, with the next engine
+        except Exception:  # noqa: BLE001 - one model's fault must not stop the others
+            log.exception("internal fault", model=model.name)
+            for version in model.versions.values():
+                version.failed("internal fault while loading; see the log")
+        if model.gone and not model.versions:
+            self.models.pop(model.name, None)
+
+    def _look_at(self, name: str) -> None:
+        self._todo[name] = None
+        self._idle.clear()
+        self._work.set()
+
+    async def _look_at_and_wait(self, name: str) -> None:
+        self._look_at(name)
+        await self._idle.wait()
+
+    def _apply(self, name: str, folder: ModelFolder | None) -> None:
+        """Take over what the folder says now; only a change makes work."""
+        model = self.models.get(name)
+        if folder is None:
+            if model is not None and not model.gone:
+                model.gone, model.wanted = True, False
+                self._look_at(name)
+            return
+        if model is None:
+            model = self.models[name] = ServedModel(folder)
+        elif model.folder == folder and not model.gone:
+            return
+        else:
+            model.replace(folder)
+        self._look_at(name)

@@ -1,0 +1,143 @@
+"""Brings one model from what is served to what its folder wants: load, warm-up, swap, let go."""
+
+import asyncio
+import itertools
+
+import structlog
+
+from appliance.engine.client import EngineClient, EngineDied
+from appliance.engine.messages import Load
+from appliance.errors import ApplianceError, ModelNotFound
+from appliance.gate.gate import Gate
+from appliance.models.repository import ModelFile, ModelFolder
+from appliance.models.spec import ModelSpec
+from appliance.pipelines.base import Pipeline, PipelineContext
+from appliance.pipelines.build import build
+from appliance.serving.served import ServedModel, ServedVersion
+from appliance.settings import Settings
+
+log = structlog.get_logger("models")
+
+PIPELINE = "pipeline"
+_MAX_LOAD_DEATHS = 3
+
+
+class Loader:
+    """Used by one task at a time, so loads never overlap."""
+
+    def __init__(self, settings: Settings, gate: Gate) -> None:
+        self._settings = settings
+        self._gate = gate
+        self._handles = itertools.count(1)
+
+    async def settle(self, model: ServedModel, client: EngineClient) -> None:
+        """Load what is wanted and not served, then let go what is served and not wanted.
+
+        Raises EngineDied when the engine ended meanwhile.
+        """
+        folder = model.folder
+        if folder.error and not model.gone:
+            return  # the folder cannot be read; what serves goes on, and the index shows the error
+        wished = [file for file in folder.files if model.wanted]
+        for file in wished:
+            await self._serve(model, folder, model.versions[file.version], client)
+        serving = any(model.versions[file.version].ready for file in wished)
+        for number, version in list(model.versions.items()):
+            if any(file.version == number for file in wished):
+                continue
+            if wished and not serving and version.state != "UNAVAILABLE":
+                await self._serve(model, folder, version, client)  # the old one serves until a new one is warm
+            else:
+                await self._let_go(model, version, client)
+
+    async def _serve(
+        self, model: ServedModel, folder: ModelFolder, version: ServedVersion, client: EngineClient
+    ) -> None:
+        file = version.file
+        if version.current or version.tried == file.fingerprint:
+            return
+        if version.load_deaths >= _MAX_LOAD_DEATHS:
+            version.failed(f"loading it ended the engine {_MAX_LOAD_DEATHS} times; it is set aside")
+            return
+        if version.loaded is None:
+            version.state = "LOADING"
+        try:
+            if folder.config.backend == PIPELINE:
+                model.pipeline = self._pipeline(folder, None)
+                version.serves(file, 0, None)
+            else:
+                await self._load(model, folder, file, version, client)
+        except EngineDied:
+            version.load_deaths += 1
+            raise
+        except TimeoutError:
+            words = f"loading took longer than {self._settings.load_timeout_ms} ms"
+            version.failed(words)
+            # The engine's one loader thread is stuck in it, so nothing else could be loaded either.
+            self._gate.on_hang(f"model '{model.name}': {words}")
+        except ApplianceError as error:
+            version.failed(error.message)
+            log.warning("not served", model=model.name, version=file.version, reason=error.message)
+
+    async def _load(
+        self,
+        model: ServedModel,
+        folder: ModelFolder,
+        file: ModelFile,
+        version: ServedVersion,
+        client: EngineClient,
+    ) -> None:
+        handle, old = next(self._handles), version.handle
+        async with asyncio.timeout(self._settings.load_timeout_ms / 1000):
+            loaded = await client.load(load_message(self._settings, folder, file, handle))
+        try:
+            model.pipeline = self._pipeline(folder, loaded.spec)
+        except ApplianceError:
+            await client.unload(handle)
+            raise
+        version.serves(file, handle, loaded.spec)
+        version.load_ms, version.warmup_ms = loaded.load_ms, loaded.warmup_ms
+        version.memory_bytes = loaded.memory_bytes
+        self._gate.queue(model.name, file.version).attach(client, handle, loaded.spec)
+        log.info("served", model=model.name, version=file.version, device=loaded.spec.device)
+        if old:
+            await client.unload(old)
+
+    async def _let_go(self, model: ServedModel, version: ServedVersion, client: EngineClient) -> None:
+        number = version.file.version
+        gone = ModelNotFound(f"model '{model.name}' version {number} was unloaded")
+        self._gate.forget(model.name, number, gone)
+        if version.handle:
+            await client.unload(version.handle)
+        if not model.gone and any(file.version == number for file in model.folder.files):
+            model.versions[number] = ServedVersion(version.file)  # known, not loaded
+        else:
+            model.versions.pop(number, None)
+        if not any(v.loaded for v in model.versions.values()):
+            model.pipeline = None
+
+    def _pipeline(self, folder: ModelFolder, spec: ModelSpec | None) -> Pipeline:
+        return build(
+            PipelineContext(folder.name, folder.config.pipeline, spec, folder.labels, self._settings.max_pixels)
+        )
+
+
+def load_message(settings: Settings, folder: ModelFolder, file: ModelFile, handle: int) -> Load:
+    """What the engine is told of a version to load."""
+    config, declared = folder.config, folder.declared
+    return Load(
+        handle=handle,
+        model=folder.name,
+        version=file.version,
+        path=str(file.path),
+        root=str(file.root),
+        backend=config.backend or "onnx",
+        device=settings.device,
+        config=config,
+        threads=config.threads or settings.threads,
+        max_batch=settings.max_batch,
+        labels=folder.labels,
+        declared_inputs=declared.inputs if declared else (),
+        declared_outputs=declared.outputs if declared else (),
+        declared_max_batch=declared.max_batch if declared else None,
+    )

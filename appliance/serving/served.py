@@ -1,0 +1,100 @@
+"""What is known of each model now: the folder's wish, the loaded copies, the faults."""
+
+from typing import Literal
+
+from appliance.models.repository import ModelFile, ModelFolder
+from appliance.models.spec import ModelSpec
+from appliance.pipelines.base import Pipeline
+
+State = Literal["UNAVAILABLE", "LOADING", "READY"]
+
+
+class ServedVersion:
+    """One version of one model.
+
+    ``file``: what should be served; ``loaded``: the fingerprint of what is; they differ while a new file is
+    being loaded or when it is broken. ``error``: why the newest file is not served. ``tried``: the fingerprint
+    that failed; it is not tried again until the file changes or somebody asks.
+    """
+
+    def __init__(self, file: ModelFile) -> None:
+        self.file = file
+        self.state: State = "UNAVAILABLE"
+        self.loaded: str | None = None
+        self.handle = 0
+        self.spec: ModelSpec | None = None
+        self.error: str | None = None
+        self.tried: str | None = None
+        self.load_ms = 0.0
+        self.warmup_ms = 0.0
+        self.memory_bytes = 0
+        self.load_deaths = 0
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "READY"
+
+    @property
+    def current(self) -> bool:
+        """True if what is loaded is what lies in the folder."""
+        return self.loaded == self.file.fingerprint
+
+    def serves(self, file: ModelFile, handle: int, spec: ModelSpec | None) -> None:
+        """A warm copy of ``file`` answers from now on."""
+        self.loaded, self.handle, self.spec = file.fingerprint, handle, spec
+        self.state, self.error, self.tried, self.load_deaths = "READY", None, None, 0
+
+    def failed(self, words: str) -> None:
+        """The newest file cannot be served; an older copy goes on."""
+        self.error, self.tried = words, self.file.fingerprint
+        self.state = "READY" if self.loaded is not None else "UNAVAILABLE"
+
+    def lost(self) -> None:
+        """The engine is gone, and the loaded copy with it."""
+        self.loaded, self.handle = None, 0
+        if self.state == "READY":
+            self.state = "LOADING"
+
+
+class ServedModel:
+    """One model. ``wanted``: it should be loaded (its ``load`` key, or what the API last said); ``gone``: it is no
+    longer in the folder."""
+
+    def __init__(self, folder: ModelFolder) -> None:
+        self.folder = folder
+        self.wanted = folder.config.load == "eager"
+        self.gone = False
+        self.versions = {file.version: ServedVersion(file) for file in folder.files}
+        self.pipeline: Pipeline | None = None
+
+    def replace(self, folder: ModelFolder) -> None:
+        """The folder has changed (or came back). Versions that are no longer in it stay until they are let go."""
+        if self.gone or (self.folder.config.load != "eager" and folder.config.load == "eager"):
+            self.wanted = folder.config.load == "eager"
+        self.gone, self.folder = False, folder
+        for file in folder.files:
+            if file.version in self.versions:
+                self.versions[file.version].file = file
+            else:
+                self.versions[file.version] = ServedVersion(file)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def error(self) -> str | None:
+        """The folder's fault, or the newest version's."""
+        if self.folder.error:
+            return self.folder.error
+        return next((v.error for v in reversed(self.versions.values()) if v.error), None)
+
+    def newest_ready(self) -> ServedVersion | None:
+        """The highest version that serves."""
+        ready = [v for v in self.versions.values() if v.ready]
+        return max(ready, key=lambda v: int(v.file.version), default=None)
+
+    @property
+    def settled(self) -> bool:
+        """True when nothing is to be done: everything wanted is ready or has failed."""
+        return not self.wanted or all(v.ready or v.error for v in self.versions.values())

@@ -1,0 +1,142 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.errors import ModelLoadError
+from appliance.models.spec import Batching, ModelConfig
+from appliance.models.toml import plain_name, read_config
+from appliance.models.toml_lines import key_lines
+
+WHOLE = """
+backend = "onnx"          # everything there is
+device = "require"
+instances = 2
+required = true
+load = "manual"
+versions = [1, 3]
+filename = "net.onnx"
+description = "A detector"
+threads = 4
+[batching]
+max = 8
+[limits]
+queue = 10
+[timeouts]
+queue_ms = 100
+run_ms = 200
+[warmup]
+enabled = true
+shapes.images = [1, 3, 640, 640]
+[pipeline]
+task = "detect"
+threshold = 0.5
+[backend_options]
+x = [1, 2]
+"""
+
+
+def fault(text: str) -> str:
+    with pytest.raises(ModelLoadError) as caught:
+        read_config(text)
+    return caught.value.message
+
+
+def test_an_empty_file_is_all_defaults() -> None:
+    assert read_config("") == ModelConfig()
+
+
+def test_every_key_is_read() -> None:
+    config = read_config(WHOLE)
+    assert config.batching == Batching(max=8)
+    assert config.versions == [1, 3]
+    assert config.warmup.shapes == {"images": [1, 3, 640, 640]}
+    assert config.pipeline == {"task": "detect", "threshold": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("# c\nbackend = 'onnx'\n\nbatchng = 1\n", 4, "unknown key 'batchng' (known: backend, "),
+        ("[batching]\nmax = 2\ndelay = 3", 3, "unknown key 'delay' in [batching] (known: max)"),
+        ("batching = { max = 0 }", 1, "'batching.max' must be 1 to 1024, not 0"),
+        ("instances = 1\ninstances = 2", 2, "Cannot overwrite a value"),
+        ("x = \n", 1, "Invalid value"),
+        ("a = [1,\n2", 2, "Unclosed array"),
+        ("\ninstances = 65", 2, "'instances' must be 1 to 64, not 65"),
+        ("instances = 1.5", 1, "'instances' must be a whole number, not a number with a point"),
+        ("instances = true", 1, "'instances' must be a whole number, not true or false"),
+        ("threads = -1", 1, "'threads' must be 1 to 256, not -1"),
+        ("device = 'gpu'", 1, "'device' must be one of require, prefer, cpu"),
+        ("versions = 'newest'", 1, "'versions' must be one of latest, all, or a list"),
+        ("versions = [1, 'a']", 1, "each value in 'versions' must be a whole number, not text in quotes"),
+        ("versions = []", 1, "'versions' must list version numbers"),
+        ("versions = [2, 2]", 1, "'versions' names a version twice"),
+        ("filename = '../m.onnx'", 1, "'filename' must be a plain file name"),
+        ("filename = 'C:m.onnx'", 1, "'filename' must be a plain file name"),
+        ("limits = 3", 1, "'limits' must be a table, not a whole number"),
+        ("[[batching]]\nmax = 1", 1, "'batching' must be a table, not a list"),
+        ("description = '''\na\nb'''\nfoo = 1", 4, "unknown key 'foo'"),
+        ("[timeouts]\r\n# c\r\nrun_ms = 0", 3, "'timeouts.run_ms' must be 1 to"),
+        ("backend = 'torch'", 1, "unknown backend 'torch' (known: onnx, fake, pipeline)"),
+        ("[pipeline]\nthreshold = 1", 1, "[pipeline] needs 'task'"),
+        ("\nbackend = 'pipeline'", 2, "needs a table [pipeline]"),
+        ("[warmup.shapes]\nx = [1,\n0]", 2, "the warm-up shape of 'x' must have sizes of 1 and up"),
+        ("[warmup.shapes]\nx = [99999, 99999, 99999]", 2, "the warm-up shape of 'x' has over"),
+    ],
+)
+def test_a_fault_is_told_with_its_line(text: str, line: int, words: str) -> None:
+    told = fault(text)
+    assert told.startswith(f"model.toml line {line}: "), told
+    assert words in told
+
+
+def test_all_faults_are_told_in_order_of_lines() -> None:
+    told = fault("foo = 1\n[batching]\nmax = 'x'\nbar = 2")
+    assert [told.index(f"line {line}") for line in (1, 3, 4)] == sorted(
+        told.index(f"line {line}") for line in (1, 3, 4)
+    )
+
+
+def test_values_nested_too_deeply_are_told() -> None:
+    assert "nested" in fault(f"x = {'[' * 5000}{']' * 5000}")
+
+
+def test_lines_of_keys() -> None:
+    text = "a.b = {d = [1, {e = 1},\n2], f = 3}\n[[x.'y z']]\n# g = 1\nh = '''\nzz = 1'''\ni = \"]\"\n[k]\nl = 1"
+    assert key_lines(text) == {
+        ("a", "b"): 1,
+        ("a", "b", "d"): 1,
+        ("a", "b", "d", "e"): 1,
+        ("a", "b", "f"): 2,
+        ("x", "y z"): 3,
+        ("x", "y z", "h"): 5,
+        ("x", "y z", "i"): 7,
+        ("k",): 8,
+        ("k", "l"): 9,
+    }
+
+
+@given(st.text(alphabet="abx=.[]{}\"'\n#,0123 \\", max_size=80))
+def test_any_text_is_read_or_refused_in_words(text: str) -> None:
+    try:
+        read_config(text)
+    except ModelLoadError as error:
+        assert error.message.startswith("model.toml")
+
+
+def test_plain_names() -> None:
+    assert plain_name("model.onnx") and plain_name("a b.onnx")
+    for name in ("", ".", "..", "a/b", "a\\b", "C:a", "a\x00", "a*"):
+        assert not plain_name(name)
+
+
+def test_every_key_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    for field in msgspec.structs.fields(ModelConfig):
+        struct = isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+        inner = msgspec.structs.fields(field.type) if struct else ()
+        for name in [f"{field.name}.{part.name}" for part in inner] or [field.name]:
+            assert f"| `{name}` |" in page, name
