@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from pipeline_helpers import Canned, ask, model_spec
+from pipeline_helpers import Canned, ask, ask_embedded, model_spec
 
 from appliance.errors import InvalidInput, InvalidOutput, ModelLoadError
 from appliance.models.spec import TensorSpec
@@ -234,3 +234,23 @@ def test_a_threshold_of_zero_is_bounded_work() -> None:
     pipeline = detector({"a": (1, 84, 8400)})
     assert len(found(pipeline, {"a": columns}, threshold=0, iou=1, max_detections=10_000)) == 8400
     assert len(found(pipeline, {"a": columns}, threshold=0)) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "score", "inside", "outside"),
+    [
+        ("chelsea.png", "Cat", 0.85, (40, 20, 400, 280), (0, 0, 451, 300)),
+        ("coffee.png", "Coffee cup", 0.55, (200, 60, 400, 300), (150, 0, 460, 360)),
+        ("astronaut.png", "Person", 0.59, (60, 30, 330, 480), (0, 0, 420, 512)),
+    ],
+)
+def test_embedded(name: str, label: str, score: float, inside: tuple, outside: tuple) -> None:
+    result = ask_embedded("detect", name).result
+    (best, *_) = result["detections"]
+    assert best["label"] == label
+    assert best["score"] == pytest.approx(score, abs=0.01)
+    x1, y1, x2, y2 = best["box"]
+    assert outside[0] <= x1 <= inside[0]
+    assert outside[1] <= y1 <= inside[1]
+    assert inside[2] <= x2 <= outside[2]
+    assert inside[3] <= y2 <= outside[3]

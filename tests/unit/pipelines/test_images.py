@@ -128,7 +128,12 @@ def test_colour_key_transparency() -> None:
 
 @pytest.mark.parametrize(
     ("ink", "seen"),
-    [((255, 0, 0, 0), (0, 255, 255)), ((0, 255, 0, 0), (255, 0, 255)), ((0, 0, 0, 255), (0, 0, 0)), ((0,) * 4, (255,) * 3)],
+    [
+        ((255, 0, 0, 0), (0, 255, 255)),
+        ((0, 255, 0, 0), (255, 0, 255)),
+        ((0, 0, 0, 255), (0, 0, 0)),
+        ((0,) * 4, (255,) * 3),
+    ],
 )
 def test_cmyk_jpeg_with_and_without_adobes_mark(ink: tuple[int, ...], seen: tuple[int, ...]) -> None:
     adobe = saved(Image.new("CMYK", (16, 16), ink), "JPEG", quality=100)
@@ -219,7 +224,12 @@ def test_limit_in_small() -> None:
 def test_what_is_not_an_image() -> None:
     with pytest.raises(InvalidInput, match="empty"):
         load(b"")
-    for data in (b"hello, I am a text file called .jpg", b"%!PS-Adobe-3.0 EPSF-3.0", b"P6 1 1 255 abc", b"\xff\xd8\xff"):
+    for data in (
+        b"hello, I am a text file called .jpg",
+        b"%!PS-Adobe-3.0 EPSF-3.0",
+        b"P6 1 1 255 abc",
+        b"\xff\xd8\xff",
+    ):
         with pytest.raises(UnsupportedMedia):
             load(data)
 

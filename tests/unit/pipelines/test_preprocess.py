@@ -14,7 +14,7 @@ from appliance.pipelines.preprocess import ImageOptions, Preprocessor
 
 def prepare(shape=(-1, 3, 4, 4), datatype="FP32", extra=(), **options) -> Preprocessor:
     spec = model_spec([TensorSpec("x", datatype, shape), *extra], [TensorSpec("y", "FP32", (-1, 10))])
-    return Preprocessor(spec, msgspec.convert(options, ImageOptions), 1_000_000)
+    return Preprocessor(spec, msgspec.convert(options, ImageOptions), 2_000_000)
 
 
 def picture(width: int, height: int, color=(255, 0, 51)) -> Loaded:
