@@ -1,0 +1,81 @@
+"""Everything that can be done with this project: ``nox -l`` lists it. Each session does its own set-up."""
+
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "uv"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+LOCKS = Path("build/locks")
+COMPILE = ("--universal", "--python-version=3.11", "--generate-hashes", "--no-header", "--no-emit-index-url", "--quiet")
+LOCKED = {
+    "cpu": ("--extra=cpu",),
+    "cuda": ("--extra=cuda",),
+    "tests": ("--extra=cpu", "--group=tests"),
+    "lint": ("--extra=cpu", "--group=lint"),
+}
+
+
+def install(session: nox.Session, lock: str) -> None:
+    """The locked requirements, checked by hash, and the project itself."""
+    session.install("--require-hashes", "-r", str(LOCKS / f"{lock}.txt"))
+    session.install("--no-deps", "-e", ".")
+
+
+@nox.session
+def run(session: nox.Session) -> None:
+    """Start the appliance with its embedded models. Arguments go to it: nox -s run -- --port 8000"""
+    install(session, "cpu")
+    session.run("python", "main.py", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Pass the tests. Arguments go to pytest: nox -s tests -- tests/unit"""
+    install(session, "tests")
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style (ruff) and the import rules (import-linter)."""
+    install(session, "lint")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy --strict."""
+    install(session, "lint")
+    session.run("mypy")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Throughput and latency beside plain ONNX Runtime and a FastAPI thread pool, in one run."""
+    install(session, "tests")
+    session.run("python", "-m", "tests.bench", *session.posargs)
+
+
+@nox.session
+def locks(session: nox.Session) -> None:
+    """Make the hashed requirement files under build/locks anew, for all platforms."""
+    session.install("uv")
+    for name, what in LOCKED.items():
+        target = LOCKS / f"{name}.txt"
+        session.run("uv", "pip", "compile", "pyproject.toml", *what, *COMPILE, *session.posargs, "-o", str(target))
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """A wheel and a source distribution under dist/."""
+    session.install("uv")
+    session.run("uv", "build", "--quiet")
+    if sys.platform != "win32":
+        session.run("ls", "-l", "dist", external=True)
