@@ -1,0 +1,1 @@
+"""Benchmarks print tables for people; nothing here asserts a time."""
