@@ -18,9 +18,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pictures = [draw(COLOUR, GLYPH, size) for size in SIZES]
     pictures[-1].save(folder / "appliance.png", optimize=True)
-    pictures[-1].save(
-        folder / "appliance.ico", sizes=[(size, size) for size in SIZES], append_images=pictures[:-1]
-    )
+    pictures[-1].save(folder / "appliance.ico", sizes=[(size, size) for size in SIZES], append_images=pictures[:-1])
     (folder / "appliance.svg").write_text(svg(COLOUR, GLYPH), encoding="utf-8")
 
 

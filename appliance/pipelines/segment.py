@@ -1,6 +1,7 @@
 """Segmentation: a picture in; out comes the mask of its subject, or the subject cut out."""
 
 import base64
+import math
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -88,9 +89,11 @@ class Segment:
             white.paste(loaded.image, mask=_and(mask, loaded.alpha))
             return Answer(result, Picture(accept, images.encode(white, "image/jpeg")))
         # Colours under full transparency are dropped: they would still be in the file for anybody to see.
-        cut = np.dstack([loaded.array(), np.asarray(_and(mask, loaded.alpha))])
-        cut[cut[:, :, 3] == 0] = 0
-        return Answer(result, Picture("image/png", images.encode(Image.fromarray(cut), "image/png")))
+        alpha = _and(mask, loaded.alpha)
+        cut = Image.new("RGB", mask.size)
+        cut.paste(loaded.image, mask=alpha.point([0, *[255] * 255]))
+        cut.putalpha(alpha)
+        return Answer(result, Picture("image/png", images.encode(cut, "image/png")))
 
     def _mask(self, output: Array) -> Array:
         """The subject's mask, float [h,w], 0–1."""
@@ -129,10 +132,16 @@ def _channels_last(output: Array) -> Array:
 def _to_original(mask: Array, geometry: Geometry) -> Image.Image:
     """A mask of the model's picture → mode L, of the original's size; 0 where the model saw nothing."""
     small = Image.fromarray(np.rint(np.clip(mask, 0, 1) * 255).astype(np.uint8))
+    size = geometry.width, geometry.height
     # The mask's pixels may be coarser than the model's.
     x, y = small.width / geometry.size[0], small.height / geometry.size[1]
-    inverse = (geometry.scale[0] * x, 0, geometry.offset[0] * x, 0, geometry.scale[1] * y, geometry.offset[1] * y)
-    size = geometry.width, geometry.height
+    scale, offset = (geometry.scale[0] * x, geometry.scale[1] * y), (geometry.offset[0] * x, geometry.offset[1] * y)
+    # Padding is cut off first, or it would bleed into the edges of the picture.
+    left, top = (max(0, math.floor(o + 1e-6)) for o in offset)
+    right = min(small.width, math.ceil(offset[0] + scale[0] * size[0] - 1e-6))
+    bottom = min(small.height, math.ceil(offset[1] + scale[1] * size[1] - 1e-6))
+    small = small.crop((left, top, right, bottom))
+    inverse = (scale[0], 0, offset[0] - left, 0, scale[1], offset[1] - top)
     return small.transform(size, Image.Transform.AFFINE, inverse, Image.Resampling.BILINEAR)
 
 

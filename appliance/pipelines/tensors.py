@@ -99,12 +99,21 @@ def _of_numbers(spec: TensorSpec, value: Any) -> Array:
         if raw.dtype.kind not in "iuf":
             raise _wrong(spec, "expects numbers")
         return _float(spec, raw.astype(np.float64))
+    if raw.dtype.kind == "f" and spec.datatype == "UINT64":
+        raw = _unsigned(value, raw)
     if raw.size and raw.dtype.kind not in "iu":
         raise _wrong(spec, "expects whole numbers")
     limits = np.iinfo(target)
     if raw.size and (int(raw.min()) < limits.min or int(raw.max()) > limits.max):
         raise _wrong(spec, f"has a number outside {limits.min} to {limits.max}")
     return raw.astype(target)
+
+
+def _unsigned(value: Any, raw: Array) -> Array:
+    """numpy reads whole numbers on both sides of 2**63 as floats; read again as what they are, else ``raw``."""
+    exact = np.array(value, dtype=object)
+    whole = all(type(v) is int and 0 <= v < 2**64 for v in exact.reshape(-1).tolist())
+    return exact.astype(np.uint64) if whole else raw
 
 
 def _float(spec: TensorSpec, numbers: Array) -> Array:

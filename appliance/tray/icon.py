@@ -75,19 +75,25 @@ class _Tray:
         self._module: Any = None
         self._name = ""
         self._state: TrayState | None = None
-        self._quit: Callable[[], None] = lambda: None
+        self._leave: Callable[[], None] = lambda: None
+        self._hurried = False
 
     def run(self, stop: threading.Event) -> str | None:
-        self._quit = stop.set
+        def leave() -> None:
+            self._hurried = True  # the loop waits for the program's end, not the other way round
+            stop.set()
+
+        self._leave = leave
         loop = threading.Thread(target=self._loop, name="tray", daemon=True)
         loop.start()
         threading.Thread(target=self._forward, args=(stop,), name="tray-stop", daemon=True).start()
-        self._over.wait()
+        while not self._over.wait(3600):  # one without an end is deaf to signals on Windows
+            pass
         self._changed.set()  # lets the painter go
         if self._icon is not None:
             # in a thread: one backend waits here for its loop, which may be gone
             threading.Thread(target=self._icon.stop, name="tray-end", daemon=True).start()
-            if self._reason is None:
+            if self._reason is None and not self._hurried:
                 loop.join(_PATIENCE)
         return self._reason
 
@@ -110,7 +116,7 @@ class _Tray:
                 menu.tooltip(self._state),
                 self._module.Menu(self._items),
             )
-            backend.prepare(icon, self._name, self._end, self._quit)
+            backend.prepare(icon, self._name, self._end, self._leave)
             self._icon = icon
             icon.run(self._paint)
         except backend.NoTray as error:

@@ -54,7 +54,7 @@ def test_a_task_that_needs_a_model_says_so() -> None:
 
 
 def test_labels_must_be_as_many_as_the_classes() -> None:
-    with pytest.raises(ModelLoadError, match="2 lines.*10 classes"):
+    with pytest.raises(ModelLoadError, match=r"2 lines.*10 classes"):
         of({"task": "classify"}, labels=("a", "b"))
     with pytest.raises(ModelLoadError, match="characters"):
         of({"task": "ocr", "models": {"detect": "a", "read": "b"}}, spec=None)
@@ -94,3 +94,13 @@ def test_pipelines_are_imported_only_when_asked_for() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=MODELS.parents[1]
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_every_key_is_documented() -> None:
+    from appliance.pipelines import classify, detect, ocr, preprocess, segment
+
+    page = (MODELS.parents[1] / "docs" / "pipelines.md").read_text("utf-8")
+    forms = (classify.Options, detect.Options, ocr.Options, ocr.Models, segment.Options, preprocess.ImageOptions)
+    keys = {key for form in forms for key in form.__struct_fields__} - {"image"}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+    assert [task for task in TASKS if f"`{task}`" not in page] == []

@@ -216,7 +216,7 @@ def test_bad_request_parameters_are_named(name: str, value: object) -> None:
 
 def test_unknown_request_parameters_are_named() -> None:
     pipeline, outputs = two_cats()
-    with pytest.raises(InvalidInput, match="treshold.*threshold, iou, max_detections") as caught:
+    with pytest.raises(InvalidInput, match=r"treshold.*threshold, iou, max_detections") as caught:
         found(pipeline, outputs, treshold=0.5)
     assert caught.value.param == "treshold"
 

@@ -54,8 +54,9 @@ def test_the_page_is_read_in_any_position(angle: int) -> None:
     rate = error_rate(PAGE, result["text"])
     print(f"character error rate at {angle}°: {rate:.2%}")
     assert rate <= (0.02 if angle == 0 else 0.06)
-    assert len(result["lines"]) == 7
-    assert all(0.8 < line["score"] <= 1 for line in result["lines"])
+    # At times a part of the line that the edge cuts through is seen, and read with little certainty.
+    assert sum(line["score"] > 0.9 for line in result["lines"]) == 7
+    assert len(result["lines"]) <= 8
     size = np.array([result["width"], result["height"]])
     heading = np.array(result["lines"][0]["quad"])
     assert (heading >= 0).all()

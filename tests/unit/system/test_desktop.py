@@ -78,7 +78,9 @@ def test_no_tool_at_all(path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_a_folder_is_made_and_opened(path: Path, tmp_path: Path) -> None:
-    tool(path, "xdg-open", f'echo "$1" > "{tmp_path}/got.part"; [ -s "{tmp_path}/got.part" ] && : > "{tmp_path}/done"')
+    tool(
+        path, "xdg-open", f'echo "$1" > "{tmp_path}/got.part"; [ -s "{tmp_path}/got.part" ] && : > "{tmp_path}/done"'
+    )
     desktop.open_folder(tmp_path / "new" / "models")
     assert (tmp_path / "new" / "models").is_dir()
     import time

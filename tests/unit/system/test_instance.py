@@ -21,11 +21,11 @@ def announce(instance: Instance, port: int = 11711) -> Running:
 
 def test_the_second_one_is_told_about_the_first(tmp_path: Path) -> None:
     first = Instance(tmp_path / "state", 11711)
-    with pytest.raises(AlreadyRunning, match="running already$") as early:
+    with pytest.raises(AlreadyRunning, match=r"running already$") as early:
         Instance(tmp_path / "state", 11711)
     assert early.value.running is None
     running = announce(first)
-    with pytest.raises(AlreadyRunning, match="http://127.0.0.1:11711") as late:
+    with pytest.raises(AlreadyRunning, match=r"at http://127\.0\.0\.1:11711") as late:
         Instance(tmp_path / "state", 11711)
     assert late.value.running == running
     first.release()

@@ -32,8 +32,9 @@ while True:
     connection.sendall(data)
 """
 
-SLEEP = "from appliance.system import processes; c = processes.connect_to_parent(); c.sendall(b'up'); import time\n" + (
-    "time.sleep(60)"
+SLEEP = (
+    "from appliance.system import processes; c = processes.connect_to_parent(); c.sendall(b'up'); import time\n"
+    + ("time.sleep(60)")
 )
 
 

@@ -25,7 +25,7 @@ def test_size_colour_and_transparency(size: int) -> None:
         assert image.mode == "RGBA"
         assert image.getpixel((0, 0))[3] == 0
         wanted = tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
-        edge = image.getpixel((size // 2, round(size * 6.5 / 32)))
+        edge = image.getpixel((round(size * 6 / 32), round(size * 9 / 32)))  # beside every sign
         assert all(abs(a - b) < 25 for a, b in zip(edge, wanted, strict=False))
 
 

@@ -268,3 +268,17 @@ def test_on_windows_log_off_is_allowed_and_the_menu_is_built_when_it_opens(monke
     assert quits == [1]
     assert backend.label("R&D", "win32") == "R&&D"
     assert backend.label("R&D", "gtk") == "R&D"
+
+
+def test_at_log_off_nobody_waits_for_the_loop(shown: type[Icon], monkeypatch: pytest.MonkeyPatch) -> None:
+    leave: list[Callable[[], None]] = []
+    monkeypatch.setattr(backend, "prepare", lambda _icon, _name, _lost, quit_: leave.append(quit_))
+    monkeypatch.setattr(shown, "stop", lambda _icon: None)  # a loop that is held up by the log-off
+    show = Show(state)
+    until(lambda: shown.made and shown.made[0].visible)
+    started = time.monotonic()
+    leave[0]()
+    show.thread.join(5)
+    assert show.result == [None]
+    assert time.monotonic() - started < 1
+    shown.made[0].over.set()
