@@ -1,8 +1,10 @@
 """ONNX Runtime behind the backend protocol."""
 
 import ctypes
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,7 +62,7 @@ class OnnxBackend:
         try:
             session = ort.InferenceSession(str(request.path), options, providers=wanted.providers)
         except Exception as error:  # noqa: BLE001 - the runtime raises its own unrelated types
-            raise _load_error(error, facts.custom_domains) from None
+            raise _load_error(error, facts.custom_domains, request.path.parent) from None
         truth = onnx_device.truth(session, wanted)
         if truth.degraded and request.config.device == "require":
             raise ModelLoadError(f"the model requires CUDA, which is not what would run it: {truth.degraded}")
@@ -102,17 +104,23 @@ _SIGNATURE = re.compile(r"^.*?\)(?: const)? (?=[A-Z\[\"'])")
 _PATH = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:'\"]+[/\\])+([^\s/\\:'\"]*)")
 
 
-def _words(error: Exception) -> str:
-    """ONNX Runtime's message without its prefix, source positions and folders (no local path may leave)."""
-    text = " ".join(str(error).split())
+def _words(error: Exception, folder: Path | None = None) -> str:
+    """ONNX Runtime's message without its prefix, source positions and folders (no local path may leave).
+
+    ``folder``: one that the message may name; only so is one with spaces in its name known as such.
+    """
+    text = str(error)
+    if folder is not None:
+        text = text.replace(f"{folder}{os.sep}", "").replace(str(folder), "the model's folder")
+    text = " ".join(text.split())
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
     if _SOURCE.search(text):
         text = _SIGNATURE.sub("", _SOURCE.sub("", text))
     return _PATH.sub(r"\1", text)[:600]
 
 
-def _load_error(error: Exception, custom_domains: Sequence[str]) -> ApplianceError:
-    text = _words(error)
+def _load_error(error: Exception, custom_domains: Sequence[str], folder: Path) -> ApplianceError:
+    text = _words(error, folder)
     if _is_out_of_memory(text):
         return InsufficientMemory(f"not enough memory to load the model: {text}")
     if custom_domains and "not a registered function/op" in text:
@@ -183,9 +191,9 @@ class OnnxSession:
     def _run_raw(self, inputs: Mapping[str, Array], outputs: Sequence[str], handle: _Run) -> list[Array]:
         """The same through OrtValues: numpy has no bfloat16, so its bits go in and out as uint16."""
         values = {
-            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(a), _BFLOAT16)
+            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(a, order="C"), _BFLOAT16)
             if name in self._raw
-            else ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(a))
+            else ort.OrtValue.ortvalue_from_numpy(np.asarray(a, order="C"))
             for name, a in inputs.items()
         }
         found = self._session.run_with_ort_values(list(outputs), values, handle.options)
