@@ -15,9 +15,9 @@ from starlette.responses import Response
 
 from appliance import __version__
 from appliance.api import oip_meta, openapi, state
-from appliance.api.body import Receive, Scope, Send
+from appliance.api.body import Receive, Scope, Send, Unread
 from appliance.api.context import Context
-from appliance.api.errors import Headers, body_of, headers_of, send_error
+from appliance.api.errors import CLOSE, Headers, body_of, headers_of, send_error, send_unread
 from appliance.api.guard import Guard
 from appliance.api.oip import Infer
 from appliance.api.predict import Predict
@@ -34,6 +34,9 @@ from appliance.errors import (
 log = structlog.get_logger("api")
 
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+# What a page of an allowed origin may read of an answer beside the body.
+_EXPOSED = b"inference-header-content-length, retry-after, server-timing, x-device, x-queue-position, x-request-id"
 
 
 class Application(FastAPI):
@@ -57,6 +60,8 @@ class Application(FastAPI):
         self.include_router(state.router(context))
         self.include_router(openapi.docs_router())
         self.add_exception_handler(ApplianceError, self._known)
+        self.add_exception_handler(Unread, self._unread)
+        self.add_exception_handler(Exception, self._fault)
         self.add_exception_handler(RequestValidationError, self._invalid)
         self.add_exception_handler(HTTPException, self._http)
 
@@ -73,12 +78,13 @@ class Application(FastAPI):
         headers: dict[bytes, bytes] = dict(scope["headers"])
         path: str = scope["path"]
         request_id = self._request_id(headers)
-        sent = False
+        sent = complete = False
 
         async def watched(message: Any) -> None:
-            nonlocal sent
+            nonlocal sent, complete
             sent = True
             await send(message)
+            complete = message["type"] == "http.response.body" and not message.get("more_body")
 
         extra: Headers = []
         try:
@@ -88,11 +94,18 @@ class Application(FastAPI):
                 return
             origin = self._guard.check(path, scope["method"], headers)
             if origin is not None:
-                extra = [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]
+                extra = [
+                    (b"access-control-allow-origin", origin.encode("latin-1")),
+                    (b"access-control-expose-headers", _EXPOSED),
+                    (b"vary", b"Origin"),
+                ]
             if await self._hot(path, scope, headers, request_id, receive, watched, extra):
                 return
             scope["state"] = {**scope.get("state", {}), "request_id": request_id}
             await super().__call__(scope, receive, with_headers(watched, request_id, extra))
+        except Unread as unread:
+            self._count(unread.error, path)
+            await send_unread(receive, send, unread.error, path, request_id, extra)
         except ApplianceError as error:
             self._count(error, path)
             if not sent:
@@ -100,9 +113,11 @@ class Application(FastAPI):
         except Exception:
             # The last resort: told in the log with its trace, and to the caller by its id alone.
             log.exception("internal error", request_id=request_id, path=path)
+            if complete:
+                return
             if sent:
                 raise
-            fault = InternalError(f"internal error; the log has it under request id {request_id}")
+            fault = internal(request_id)
             self._count(fault, path)
             await send_error(send, fault, path, request_id, extra)
 
@@ -152,6 +167,15 @@ class Application(FastAPI):
         assert isinstance(error, ApplianceError)
         return _response(error, request)
 
+    async def _unread(self, request: Request, unread: Exception) -> Response:
+        assert isinstance(unread, Unread)
+        response = _response(unread.error, request)
+        response.raw_headers.append(CLOSE)
+        return response
+
+    async def _fault(self, request: Request, _: Exception) -> Response:
+        return _response(internal(request.scope["state"]["request_id"]), request)
+
     async def _invalid(self, request: Request, error: Exception) -> Response:
         return _response(InvalidInput(f"the request does not fit this route: {error}"[:500]), request)
 
@@ -163,6 +187,11 @@ class Application(FastAPI):
         if error.status_code == 404:
             return _response(NotFound(f"there is nothing at {path}; see /docs"), request)
         return _response(InvalidInput(str(error.detail)), request)
+
+
+def internal(request_id: str) -> InternalError:
+    """What a caller is told of a fault of the appliance itself."""
+    return InternalError(f"internal error; the log has it under request id {request_id}")
 
 
 def _response(error: ApplianceError, request: Request) -> Response:
@@ -189,8 +218,11 @@ async def send_preflight(send: Send, origin: str) -> None:
     headers = [
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-allow-methods", b"GET, POST"),
-        (b"access-control-allow-headers", b"authorization, content-type, idempotency-key, x-api-key, x-priority, "
-         b"x-request-id, x-timeout-ms, inference-header-content-length"),
+        (
+            b"access-control-allow-headers",
+            b"authorization, content-type, idempotency-key, x-api-key, x-priority, "
+            b"x-request-id, x-timeout-ms, inference-header-content-length",
+        ),
         (b"access-control-max-age", b"600"),
         (b"vary", b"Origin"),
     ]

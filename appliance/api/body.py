@@ -1,11 +1,12 @@
 """Reading a request's body: limits hold while it streams in, also for what a compressed one unpacks to."""
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from appliance.errors import Cancelled, InputTooLarge, InvalidInput, TryLater, UnsupportedMedia
+from appliance.errors import ApplianceError, Cancelled, InputTooLarge, InvalidInput, TryLater, UnsupportedMedia
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -13,7 +14,27 @@ Send = Callable[[Message], Awaitable[None]]
 Scope = MutableMapping[str, Any]
 
 _WBITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
-_INLINE = 256 * 1024
+_INLINE = 32 * 1024
+_DRAIN_S = 2.0
+
+
+class Unread(Exception):
+    """The request is refused with ``error`` before its body was read to the end."""
+
+    def __init__(self, error: ApplianceError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+async def drain(receive: Receive) -> None:
+    """Throw away what still comes of a refused body, for a short time.
+
+    A connection that is closed with unread bytes in it is reset, and the client may never see the answer.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_S):
+            while (await receive()).get("more_body"):
+                pass
 
 
 class BodyBudget:
@@ -45,14 +66,23 @@ class Body:
         self._held = 0
 
     async def __aenter__(self) -> bytes | bytearray:
-        """The whole body, unpacked. Raises InputTooLarge, InvalidInput, UnsupportedMedia, TryLater, Cancelled."""
+        """The whole body, unpacked.
+
+        Raises InputTooLarge, InvalidInput, UnsupportedMedia, TryLater, Cancelled; Unread with one of them where
+        the rest of the body has not come.
+        """
         try:
-            async with asyncio.timeout(self._wait_s):
-                raw = await self._read()
+            try:
+                async with asyncio.timeout(self._wait_s):
+                    raw = await self._read()
+            except TimeoutError:
+                late = InvalidInput(f"the body did not arrive within {self._wait_s:g} s", param="body")
+                raise Unread(late) from None
+            except Cancelled:
+                raise
+            except ApplianceError as error:
+                raise Unread(error) from None
             return await self._unpack(raw)
-        except TimeoutError:
-            await self.__aexit__()
-            raise InvalidInput(f"the body did not arrive within {self._wait_s:g} s") from None
         except BaseException:
             await self.__aexit__()
             raise
@@ -126,4 +156,6 @@ def unpack(raw: bytes | bytearray, wbits: int, limit: int) -> bytes:
         raise InputTooLarge(f"the body unpacks to more than the limit of {limit} bytes", param="body")
     if not engine.eof:
         raise InvalidInput("the compressed body is cut off", param="body")
+    if engine.unused_data:
+        raise InvalidInput("the body goes on after its compressed part; send it as one", param="body")
     return plain

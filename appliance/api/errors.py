@@ -4,12 +4,13 @@ import math
 
 import msgspec
 
-from appliance.api.body import Send
+from appliance.api.body import Receive, Send, drain
 from appliance.errors import ApplianceError, TryLater
 
 Headers = list[tuple[bytes, bytes]]
 
 _JSON = (b"content-type", b"application/json")
+CLOSE = (b"connection", b"close")
 
 
 def body_of(error: ApplianceError, path: str, request_id: str) -> bytes:
@@ -35,12 +36,10 @@ def body_of(error: ApplianceError, path: str, request_id: str) -> bytes:
 
 
 def headers_of(error: ApplianceError, request_id: str) -> Headers:
-    """``Retry-After`` where it makes sense; ``Connection: close`` where the body was not read to its end."""
+    """With ``Retry-After`` where it makes sense."""
     headers: Headers = [_JSON, (b"x-request-id", request_id.encode("latin-1"))]
     if isinstance(error, TryLater):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
-    if error.status in (413, 499):
-        headers.append((b"connection", b"close"))
     return headers
 
 
@@ -48,7 +47,22 @@ async def send_error(
     send: Send, error: ApplianceError, path: str, request_id: str, extra: Headers | None = None
 ) -> None:
     """Answer with an error."""
+    body = await _start(send, error, path, request_id, extra)
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_unread(
+    receive: Receive, send: Send, error: ApplianceError, path: str, request_id: str, extra: Headers | None = None
+) -> None:
+    """Answer before the body was read to its end, and let the connection go once the client could see it."""
+    body = await _start(send, error, path, request_id, [CLOSE, *(extra or ())])
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await drain(receive)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _start(send: Send, error: ApplianceError, path: str, request_id: str, extra: Headers | None) -> bytes:
     body = body_of(error, path, request_id)
     headers = [*headers_of(error, request_id), (b"content-length", b"%d" % len(body)), *(extra or ())]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return body

@@ -13,7 +13,7 @@ from python_multipart.multipart import MultipartParser
 from appliance.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 from appliance.pipelines.base import Item
 
-_MAX_HEADER = 8 * 1024
+_MAX_HEADER = 4096
 
 
 class JsonBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,8 +68,10 @@ def _json(body: bytes | bytearray, query: Mapping[str, str], max_items: int) -> 
         return [Item("inputs", inputs=request.inputs, parameters=parameters)]
     value = request.image if request.image is not None else request.text
     several = value if isinstance(value, list) else [value]
-    if not several or len(several) > max_items:
-        raise InputTooLarge(f"'{given[0]}' has {len(several)} entries, from 1 to {max_items} can be answered at once")
+    if not several:
+        raise InvalidInput(f"'{given[0]}' is an empty list", param=given[0])
+    if len(several) > max_items:
+        raise InputTooLarge(f"'{given[0]}' has {len(several)} entries, the limit is {max_items}", param=given[0])
     found = []
     for index, entry in enumerate(several):
         field = given[0] if len(several) == 1 else f"{given[0]}[{index}]"
@@ -126,7 +128,7 @@ class _Collector:
 
     def on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
-        if len(self._value) > _MAX_HEADER:
+        if len(self._field) + len(self._value) > _MAX_HEADER:
             raise InputTooLarge(f"a form part's header is over {_MAX_HEADER} bytes", param="body")
 
     def on_header_end(self) -> None:

@@ -35,7 +35,9 @@ class Guard:
         """Raises Forbidden, Unauthorized. Returns the Origin to allow in the answer, or None."""
         host = headers.get(b"host", b"").decode("latin-1")
         if _hostname(host) not in self._hosts:
-            raise Forbidden(f"Host '{host[:64]}' is not one this service answers to (see allowed_hosts)", param="Host")
+            raise Forbidden(
+                f"Host '{host[:64]}' is not one this service answers to (see allowed_hosts)", param="Host"
+            )
         origin = self._origin(headers, host, method)
         if self._key is not None and path not in _OPEN and method != "OPTIONS":
             given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")

@@ -33,9 +33,7 @@ def encode(name: str, datatype: str, shape: tuple[int, ...], raw: msgspec.Raw) -
         raise InvalidInput(f"{field}: {error}", param=name) from None
     wanted = count(shape)
     if len(flat) != wanted:
-        raise InvalidInput(
-            f"{field} has {len(flat)} elements, the shape {list(shape)} asks for {wanted}", param=name
-        )
+        raise InvalidInput(f"{field} has {len(flat)} elements, the shape {list(shape)} asks for {wanted}", param=name)
     return pack(name, datatype, flat)
 
 
@@ -46,8 +44,10 @@ def pack(name: str, datatype: str, flat: list[Any]) -> Buffer:
     if datatype == "BF16":
         bits = _floats(name, datatype, flat, np.dtype(np.float32)).view(np.uint32)
         # Round to nearest even, as hardware does.
-        rounded: bytes = (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)).tobytes()
-        return rounded
+        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        if (rounded & 0x7F80 == 0x7F80).any():  # it was rounded up to infinity
+            raise InvalidInput(f"input '{name}': a value is out of the range of {datatype}", param=name)
+        return rounded.tobytes()
     dtype = numpy_dtype(datatype)
     if dtype.kind == "f":
         return _floats(name, datatype, flat, dtype).tobytes()

@@ -53,7 +53,7 @@ class Infer:
             answer += timing([ticket], spec.device, context.gate.clock())
             if json_length is not None:
                 answer.append((b"inference-header-content-length", b"%d" % json_length))
-            pieces = compressed(pieces, headers.get(b"accept-encoding"), answer)
+            pieces = await compressed(pieces, headers.get(b"accept-encoding"), answer)
             await send_body(send, pieces, answer)
 
 
@@ -70,8 +70,8 @@ def deadlines(
     run_s = ((timeouts and timeouts.run_ms) or gate_limits.run_timeout_ms) / 1000
     wish = headers.get(b"x-timeout-ms")
     if wish is not None:
-        if not wish.isdigit() or not int(wish):
-            raise InvalidInput("X-Timeout-Ms must be a whole number of milliseconds from 1 up", param="X-Timeout-Ms")
+        if not wish.isdigit() or len(wish) > 9 or not int(wish):
+            raise InvalidInput("X-Timeout-Ms must be a whole number from 1 to 999999999", param="X-Timeout-Ms")
         queue_s, run_s = shortened(queue_s, int(wish)), shortened(run_s, int(wish))
     return shortened(queue_s, timeout_ms), run_s
 

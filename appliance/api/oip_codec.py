@@ -69,11 +69,8 @@ def parse(body: bytes | bytearray, header_length: bytes | None, spec: ModelSpec,
     view = memoryview(body)
     if header_length is None:
         return _parse_json(body, view[len(body) :], spec, max_elements)
-    try:
-        length = int(header_length)
-    except ValueError:
-        length = -1
     field = "Inference-Header-Content-Length"
+    length = int(header_length) if header_length.isdigit() and len(header_length) < 16 else -1
     if length < 0 or length > len(body):
         raise InvalidInput(
             f"{field} is {header_length.decode('latin-1')[:32]}, the body has {len(body)} bytes", param=field
@@ -119,9 +116,7 @@ def _parse_json(header: Buffer, binary: memoryview, spec: ModelSpec, max_element
     )
 
 
-def _input(
-    entry: InputEntry, spec: ModelSpec, binary: memoryview, at: int, max_elements: int
-) -> tuple[Tensor, int]:
+def _input(entry: InputEntry, spec: ModelSpec, binary: memoryview, at: int, max_elements: int) -> tuple[Tensor, int]:
     known = spec.input(entry.name)
     if known is None:
         names = ", ".join(t.name for t in spec.inputs)
@@ -171,7 +166,8 @@ def check_shape(known: TensorSpec, datatype: str, shape: list[int], max_elements
         )
     if len(shape) != len(known.shape):
         raise InvalidInput(
-            f"input '{name}': shape {shape[:16]} has rank {len(shape)}, the model takes {known.describe()}", param=name
+            f"input '{name}': shape {shape[:16]} has rank {len(shape)}, the model takes {known.describe()}",
+            param=name,
         )
     for axis, (size, want) in enumerate(zip(shape, known.shape, strict=True)):
         if size < 0:
@@ -263,14 +259,12 @@ def _flag(parameters: dict[str, Any], name: str, default: bool) -> bool:
 
 def _whole(parameters: dict[str, Any], name: str) -> int:
     value = parameters.get(name, 0)
-    if type(value) is not int or value < 0:
-        raise InvalidInput(f"parameter '{name}' must be a whole number from 0 up", param=name)
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise InvalidInput(f"parameter '{name}' must be a whole number from 0 to 2**63 - 1", param=name)
     return value
 
 
-def respond(
-    request: InferRequest, spec: ModelSpec, outputs: tuple[Tensor, ...]
-) -> tuple[list[Buffer], int | None]:
+def respond(request: InferRequest, spec: ModelSpec, outputs: tuple[Tensor, ...]) -> tuple[list[Buffer], int | None]:
     """(body pieces, JSON length if binary data follows it). Raises InvalidOutput for what JSON cannot carry."""
     entries: list[dict[str, Any]] = []
     binary: list[Buffer] = []
@@ -296,10 +290,14 @@ def classify(tensor: Tensor, k: int, spec: ModelSpec) -> Tensor:
     if tensor.datatype in ("BYTES", "BOOL", "BF16"):
         raise InvalidInput(f"output '{tensor.name}' {tensor.datatype} cannot be classified", param="classification")
     rows = tensor.shape[0] if spec.max_batch and tensor.shape else 1
-    values = np.frombuffer(tensor.data, dtype=numpy_dtype(tensor.datatype)).reshape(rows, -1)
-    best = np.argsort(-values, axis=1, kind="stable")[:, :k]
+    flat = np.frombuffer(tensor.data, dtype=numpy_dtype(tensor.datatype))
+    size = count(tensor.shape[1:] if spec.max_batch else tensor.shape)
+    values = flat.reshape(rows, size)
+    # From the back, so that of equal values the first comes first. Not by negation: unsigned values wrap around.
+    best = size - 1 - np.argsort(values[:, ::-1], axis=1, kind="stable")[:, : -k - 1 : -1]
+    form = "f" if values.dtype.kind == "f" else "d"
     texts = [
-        f"{float(values[row, i]):f}:{i}" + (f":{spec.labels[i]}" if i < len(spec.labels) else "")
+        f"{values[row, i].item():{form}}:{i}" + (f":{spec.labels[i]}" if i < len(spec.labels) else "")
         for row in range(rows)
         for i in best[row]
     ]

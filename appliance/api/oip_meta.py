@@ -6,8 +6,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from appliance import __version__
+from appliance.api.body import Body
 from appliance.api.context import Context
-from appliance.errors import InvalidInput
+from appliance.errors import InvalidInput, NotFound
 from appliance.gate.stats import Duration, ModelStats
 from appliance.models.spec import ModelSpec, TensorSpec
 from appliance.serving.served import ServedModel, ServedVersion
@@ -20,6 +21,14 @@ EXTENSIONS = (
     "schedule_policy",
     "statistics",
 )
+
+_NOT_OFFERED = {
+    "systemsharedmemory": "system_shared_memory",
+    "cudasharedmemory": "cuda_shared_memory",
+    "trace": "trace",
+    "logging": "logging",
+}
+_CONTROL_BYTES = 64 * 1024
 
 _TRITON_TYPES = {"BYTES": "TYPE_STRING"}
 
@@ -159,6 +168,10 @@ def router(context: Context) -> APIRouter:
         is_ready = catalog.ready() and not context.gate.closing
         return json({"ready": is_ready}, 200 if is_ready else 503)
 
+    @routes.get("/v2/models/stats", summary="Statistics of all models")
+    async def all_stats() -> Response:
+        return json({"model_stats": [model_stats(q.model, q.version, q.stats) for q in context.gate.queues.values()]})
+
     @routes.get(one, summary="Model metadata: tensors, and what runs it")
     @routes.get(one + "/versions/{version}", summary="Metadata of one version")
     async def about(model: str, version: str | None = None) -> Response:
@@ -175,22 +188,20 @@ def router(context: Context) -> APIRouter:
     async def config(model: str, version: str | None = None) -> Response:
         return json(model_config(spec_of(model, version)))
 
-    @routes.get("/v2/models/stats", summary="Statistics of all models")
     @routes.get(one + "/stats", summary="Statistics of a model")
     @routes.get(one + "/versions/{version}/stats", summary="Statistics of one version")
-    async def stats(model: str | None = None, version: str | None = None) -> Response:
-        if model is not None:
-            catalog.version(model, version)
+    async def stats(model: str, version: str | None = None) -> Response:
+        catalog.version(model, version)
         chosen = [
             model_stats(queue.model, queue.version, queue.stats)
             for queue in context.gate.queues.values()
-            if model in (None, queue.model) and version in (None, queue.version)
+            if model == queue.model and version in (None, queue.version)
         ]
         return json({"model_stats": chosen})
 
     @routes.post("/v2/repository/index", summary="All models and their state")
     async def index(request: Request) -> Response:
-        body = await _small_json(request)
+        body = await control(request)
         entries = repository_index(list(catalog.models.values()))
         if body.get("ready"):
             entries = [entry for entry in entries if entry["state"] == "READY"]
@@ -198,7 +209,7 @@ def router(context: Context) -> APIRouter:
 
     @routes.post("/v2/repository/models/{model}/load", summary="Load what lies in the model's folder now")
     async def load(model: str, request: Request) -> Response:
-        parameters = (await _small_json(request)).get("parameters") or {}
+        parameters = await control_parameters(request)
         if parameters:
             names = ", ".join(str(name)[:64] for name in list(parameters)[:8])
             raise InvalidInput(f"load parameters are not offered ({names}); put a model.toml in the model's folder")
@@ -207,27 +218,35 @@ def router(context: Context) -> APIRouter:
 
     @routes.post("/v2/repository/models/{model}/unload", summary="Let a model go; its running requests end first")
     async def unload(model: str, request: Request) -> Response:
-        parameters = (await _small_json(request)).get("parameters") or {}
+        parameters = await control_parameters(request)
         if parameters.get("unload_dependents"):
             raise InvalidInput("unload_dependents is not offered", param="unload_dependents")
         await catalog.unload(model)
         return json({})
 
+    async def not_offered(request: Request) -> Response:
+        found = next(name for part, name in _NOT_OFFERED.items() if part in request.url.path.split("/"))
+        raise NotFound(f"the extension '{found}' is not offered by this server (see GET /v2)")
+
+    for part in _NOT_OFFERED:
+        for path in (f"/v2/{part}", f"/v2/{part}/{{rest:path}}", f"{one}/{part}/setting"):
+            routes.add_api_route(path, not_offered, methods=["GET", "POST"], include_in_schema=False)
+
+    async def control(request: Request) -> dict[str, Any]:
+        """The body of a control call: empty or a small JSON object. Raises InvalidInput and what Body raises."""
+        headers, wait_s = dict(request.scope["headers"]), context.settings.body_timeout_ms / 1000
+        async with Body(headers, request.receive, context.bodies, _CONTROL_BYTES, wait_s) as raw:
+            if not raw.strip():
+                return {}
+            try:
+                return msgspec.json.decode(raw, type=dict[str, Any])
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise InvalidInput(f"the body is not a JSON object: {error}", param="body") from None
+
+    async def control_parameters(request: Request) -> dict[str, Any]:
+        parameters = (await control(request)).get("parameters") or {}
+        if not isinstance(parameters, dict):
+            raise InvalidInput("'parameters' must be a JSON object", param="parameters")
+        return parameters
+
     return routes
-
-
-async def _small_json(request: Request) -> dict[str, Any]:
-    """The body of a control call: empty or a JSON object of at most 64 KiB. Raises InvalidInput."""
-    raw = b""
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > 65536:
-            raise InvalidInput("the body is over 65536 bytes", param="body")
-    if not raw.strip():
-        return {}
-    try:
-        return msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"the body is not a JSON object: {error}", param="body") from None
-
-

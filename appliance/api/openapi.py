@@ -65,7 +65,9 @@ _HEADERS = [
 ]
 
 
-def _operation(tag: str, summary: str, path: list[str], body: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+def _operation(
+    tag: str, summary: str, path: list[str], body: dict[str, Any], answer: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "post": {
             "tags": [tag],

@@ -20,6 +20,8 @@ from appliance.pipelines.base import Answer, Item, Pipeline
 
 T = TypeVar("T")
 
+_INLINE = 64 * 1024
+
 
 class GateCaller:
     """``Caller`` for one request: every run is a ticket of its own, under the request's id and deadlines."""
@@ -42,9 +44,7 @@ class GateCaller:
         queue = context.gate.queue(name, served.file.version)
         queue_s, run_s = deadlines(context, served.spec, self._headers, None)
         names = tuple(t.name for t in served.spec.outputs)
-        ticket = queue.submit(
-            self._id, tensors, names, priority=self._priority, queue_s=queue_s, run_s=run_s
-        )
+        ticket = queue.submit(self._id, tensors, names, priority=self._priority, queue_s=queue_s, run_s=run_s)
         self.tickets.append(ticket)
         self.device = self.device or served.spec.device
         outputs = await queue.result(ticket)
@@ -82,7 +82,10 @@ class Predict:
             accept = _accepted(headers.get(b"accept", b"").decode("latin-1"), pipeline)
             query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
             content_type = headers.get(b"content-type", b"").decode("latin-1")
-            items = forms.items(body, content_type, query, settings.max_items)
+            if len(body) <= _INLINE:
+                items = forms.items(body, content_type, query, settings.max_items)
+            else:  # a form's parser and base64 take their time, and others are to be answered meanwhile
+                items = await context.offload(forms.items, body, content_type, query, settings.max_items)
             if accept and len(items) > 1:
                 raise InvalidInput(f"{len(items)} items cannot be answered with one {accept}", param="Accept")
             caller = GateCaller(context, model, headers, request_id)

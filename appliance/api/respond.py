@@ -1,5 +1,6 @@
 """Sending answers from plain ASGI endpoints."""
 
+import asyncio
 import zlib
 from collections.abc import Iterable
 
@@ -10,6 +11,7 @@ from appliance.models.tensors import Buffer
 Headers = list[tuple[bytes, bytes]]
 
 _COMPRESS_FROM = 1024
+_INLINE = 128 * 1024
 _WBITS = {b"gzip": 31, b"deflate": 15}
 
 
@@ -21,17 +23,24 @@ async def send_body(send: Send, pieces: Iterable[Buffer], headers: Headers, stat
     await send({"type": "http.response.body", "body": body})
 
 
-def compressed(pieces: list[Buffer], accept: bytes | None, headers: Headers) -> list[Buffer]:
+async def compressed(pieces: list[Buffer], accept: bytes | None, headers: Headers) -> list[Buffer]:
     """Compress where the client asks for exactly one coding, ``gzip`` or ``deflate``.
 
     Clients that list several by habit (browsers, httpx) get it plain: over loopback compressing only costs.
     """
     wbits = _WBITS.get(accept.strip().lower()) if accept else None
-    if wbits is None or sum(memoryview(p).nbytes for p in pieces) < _COMPRESS_FROM:
+    if wbits is None or accept is None:
         return pieces
+    size = sum(memoryview(p).nbytes for p in pieces)
+    if size < _COMPRESS_FROM:
+        return pieces
+    headers.append((b"content-encoding", accept.strip().lower()))
+    return _pack(pieces, wbits) if size <= _INLINE else await asyncio.to_thread(_pack, pieces, wbits)
+
+
+def _pack(pieces: list[Buffer], wbits: int) -> list[Buffer]:
     engine = zlib.compressobj(1, zlib.DEFLATED, wbits)
     packed: list[Buffer] = [engine.compress(piece) for piece in pieces]
-    headers.append((b"content-encoding", accept.strip().lower() if accept else b""))
     return [*packed, engine.flush()]
 
 

@@ -73,6 +73,7 @@ def router(context: Context) -> APIRouter:
     @routes.get("/metrics", summary="Prometheus' text format")
     async def metrics() -> Response:
         context.status()  # brings the gauges up to date
+        context.metrics.body_bytes.set(context.bodies.held)
         return Response(context.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return routes
