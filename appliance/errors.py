@@ -17,7 +17,8 @@
     │   ├── QueueTimeout        503 queue_timeout
     │   ├── EngineRestarting    503 engine_restarting
     │   ├── WarmingUp           503 warming_up
-    │   └── Paused              503 paused
+    │   ├── Paused              503 paused
+    │   └── Overloaded          503 overloaded
     ├── InferenceTimeout        504 inference_timeout
     ├── InsufficientMemory      507 insufficient_memory
     ├── ModelError              500 model_error
@@ -151,6 +152,12 @@ class Paused(TryLater):
     """The appliance is paused or shutting down."""
 
     code = "paused"
+
+
+class Overloaded(TryLater):
+    """So many bytes of request bodies are held that no more are read."""
+
+    code = "overloaded"
 
 
 class InferenceTimeout(ApplianceError):

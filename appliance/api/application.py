@@ -102,6 +102,8 @@ class Application(FastAPI):
             if await self._hot(path, scope, headers, request_id, receive, watched, extra):
                 return
             scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+            if scope["method"] == "HEAD":
+                scope = {**scope, "method": "GET"}  # uvicorn, which has the first scope, leaves the body out
             await super().__call__(scope, receive, with_headers(watched, request_id, extra))
         except Unread as unread:
             self._count(unread.error, path)

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from appliance.errors import ApplianceError, Cancelled, InputTooLarge, InvalidInput, TryLater, UnsupportedMedia
+from appliance.errors import ApplianceError, Cancelled, InputTooLarge, InvalidInput, Overloaded, UnsupportedMedia
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -45,9 +45,11 @@ class BodyBudget:
         self.held = 0
 
     def take(self, size: int) -> None:
-        """Raises TryLater (503) when the budget is used up."""
+        """Raises Overloaded when the budget is used up, InputTooLarge for what can never fit."""
+        if size > self.limit:
+            raise InputTooLarge(f"body of {size} bytes, all bodies together may hold {self.limit}", param="body")
         if self.held + size > self.limit:
-            raise TryLater(f"request bodies of {self.held} bytes are held, the limit is {self.limit}")
+            raise Overloaded(f"request bodies of {self.held} bytes are held, the limit is {self.limit}")
         self.held += size
 
     def give(self, size: int) -> None:
@@ -68,7 +70,7 @@ class Body:
     async def __aenter__(self) -> bytes | bytearray:
         """The whole body, unpacked.
 
-        Raises InputTooLarge, InvalidInput, UnsupportedMedia, TryLater, Cancelled; Unread with one of them where
+        Raises InputTooLarge, InvalidInput, UnsupportedMedia, Cancelled; Unread with one of them where
         the rest of the body has not come.
         """
         try:

@@ -3,6 +3,7 @@
 from appliance.api import oip_codec
 from appliance.api.body import Body, Receive, Send
 from appliance.api.context import Context
+from appliance.api.disconnect import Disconnect
 from appliance.api.respond import Headers, compressed, send_body, timing
 from appliance.errors import InvalidInput
 from appliance.gate.limits import shortened
@@ -46,11 +47,12 @@ class Infer:
                 queue_s=queue_s,
                 run_s=run_s,
             )
-            outputs = await queue.result(ticket)
+            with Disconnect(receive):
+                outputs = await queue.result(ticket)
             pieces, json_length = oip_codec.respond(request, spec, outputs)
             kind = b"application/json" if json_length is None else b"application/octet-stream"
             answer: Headers = [(b"content-type", kind), (b"x-request-id", request_id.encode()), *extra]
-            answer += timing([ticket], spec.device, context.gate.clock())
+            answer += timing([ticket], spec, context.gate.clock())
             if json_length is not None:
                 answer.append((b"inference-header-content-length", b"%d" % json_length))
             pieces = await compressed(pieces, headers.get(b"accept-encoding"), answer)

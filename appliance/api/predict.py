@@ -10,12 +10,14 @@ import msgspec
 from appliance.api import forms
 from appliance.api.body import Body, Receive, Scope, Send
 from appliance.api.context import Context
+from appliance.api.disconnect import Disconnect
 from appliance.api.oip import deadlines, priority
 from appliance.api.oip_codec import DEFAULT_PRIORITY
 from appliance.api.respond import Headers, send_body, timing
 from appliance.errors import InvalidInput, ModelNotFound, NotAcceptable, WarmingUp
 from appliance.gate.ticket import Ticket
-from appliance.models.tensors import Array, from_array, to_array
+from appliance.models.spec import ModelSpec
+from appliance.models.tensors import Array, Tensor, from_array, to_array
 from appliance.pipelines.base import Answer, Item, Pipeline
 
 T = TypeVar("T")
@@ -33,20 +35,20 @@ class GateCaller:
         self._id = request_id
         self._priority = priority(headers, DEFAULT_PRIORITY)
         self.tickets: list[Ticket] = []
-        self.device = ""
+        self.spec: ModelSpec | None = None  # of the first model that ran
 
     async def infer(self, inputs: Mapping[str, Array], *, model: str | None = None) -> dict[str, Array]:
         context, name = self._context, model or self._own
         served = context.catalog.version(name)
         if served.spec is None:
             raise ModelNotFound(f"model '{name}' has nothing to run", param="model")
-        tensors = tuple(from_array(n, a) for n, a in inputs.items())
+        tensors = tuple(_tensor(served.spec, n, a) for n, a in inputs.items())
         queue = context.gate.queue(name, served.file.version)
         queue_s, run_s = deadlines(context, served.spec, self._headers, None)
         names = tuple(t.name for t in served.spec.outputs)
         ticket = queue.submit(self._id, tensors, names, priority=self._priority, queue_s=queue_s, run_s=run_s)
         self.tickets.append(ticket)
-        self.device = self.device or served.spec.device
+        self.spec = self.spec or served.spec
         outputs = await queue.result(ticket)
         return {t.name: to_array(t) for t in outputs}
 
@@ -89,9 +91,10 @@ class Predict:
             if accept and len(items) > 1:
                 raise InvalidInput(f"{len(items)} items cannot be answered with one {accept}", param="Accept")
             caller = GateCaller(context, model, headers, request_id)
-            answers = await _all(pipeline, items, caller, accept)
+            with Disconnect(receive):
+                answers = await _all(pipeline, items, caller, accept)
         answer: Headers = [(b"x-request-id", request_id.encode()), *extra]
-        answer += timing(caller.tickets, caller.device, context.gate.clock())
+        answer += timing(caller.tickets, caller.spec, context.gate.clock())
         picture = answers[0].picture
         if accept and picture is not None:
             answer.append((b"content-type", picture.media_type.encode()))
@@ -102,6 +105,14 @@ class Predict:
         results = [a.result for a in answers]
         result = {**about, **results[0]} if len(results) == 1 else {**about, "results": results}
         await send_body(send, [msgspec.json.encode(result)], answer)
+
+
+def _tensor(spec: ModelSpec, name: str, array: Array) -> Tensor:
+    """BF16 is carried in uint16 arrays; only the spec can tell the two apart."""
+    tensor, known = from_array(name, array), spec.input(name)
+    if known is not None and known.datatype == "BF16":
+        return Tensor(name, "BF16", tensor.shape, tensor.data)
+    return tensor
 
 
 async def _all(pipeline: Pipeline, items: list[Item], caller: GateCaller, accept: str | None) -> list[Answer]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from appliance.api.body import Send
 from appliance.gate.ticket import Ticket
+from appliance.models.spec import ModelSpec
 from appliance.models.tensors import Buffer
 
 Headers = list[tuple[bytes, bytes]]
@@ -44,10 +45,19 @@ def _pack(pieces: list[Buffer], wbits: int) -> list[Buffer]:
     return [*packed, engine.flush()]
 
 
-def timing(tickets: list[Ticket], device: str, now: float) -> Headers:
+def device(spec: ModelSpec) -> bytes:
+    """``cuda:0``, ``cpu``; with the reason where that is not what was asked for."""
+    if spec.degraded is None:
+        return spec.device.encode()
+    reason = spec.degraded.encode("ascii", "replace").replace(b'"', b"'").replace(b"\n", b" ")
+    return spec.device.encode() + b'; reason="' + reason + b'"'
+
+
+def timing(tickets: list[Ticket], spec: ModelSpec | None, now: float) -> Headers:
     """``Server-Timing`` (milliseconds), ``X-Queue-Position``, ``X-Device`` of the runs behind one answer."""
+    runs_on = [(b"x-device", device(spec))] if spec is not None else []
     if not tickets:
-        return [(b"x-device", device.encode())]
+        return runs_on
     first = tickets[0]
     queued = sum(t.started - t.created for t in tickets) * 1000
     infer = sum(t.run_ns for t in tickets) / 1e6
@@ -55,5 +65,5 @@ def timing(tickets: list[Ticket], device: str, now: float) -> Headers:
     return [
         (b"server-timing", b"queue;dur=%.3f, infer;dur=%.3f, total;dur=%.3f" % (queued, infer, total)),
         (b"x-queue-position", b"%d" % first.position),
-        (b"x-device", device.encode()),
+        *runs_on,
     ]
