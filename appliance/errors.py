@@ -12,6 +12,7 @@
     ├── NotAcceptable           406 not_acceptable
     ├── InputTooLarge           413 input_too_large
     ├── UnsupportedMedia        415 unsupported_media
+    ├── HeadTooLarge            431 head_too_large
     ├── TryLater                (retryable, carries a Retry-After)
     │   ├── QueueFull           429 queue_full
     │   ├── QueueTimeout        503 queue_timeout
@@ -110,6 +111,13 @@ class UnsupportedMedia(ApplianceError):
 
     code = "unsupported_media"
     status = 415
+
+
+class HeadTooLarge(ApplianceError):
+    """The request line and headers together are over the limit."""
+
+    code = "head_too_large"
+    status = 431
 
 
 class TryLater(ApplianceError):

@@ -48,7 +48,11 @@ class Server:
         self.client = httpx.Client(timeout=60, trust_env=False)
 
     def __enter__(self) -> "Server":
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
