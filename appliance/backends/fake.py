@@ -8,6 +8,7 @@
     chunks = 3                           a stream's answer comes in this many parts (split along the last axis)
     batch = true                         the first axis is a batch
     load_error = "words"                 loading fails
+    load_crash = true                    loading kills the process
     crash_on, hang_on, fail_on, oom_on   values: an input that holds one kills the process, never ends,
                                          raises model_error, raises insufficient_memory
 """
@@ -30,13 +31,14 @@ from appliance.models.tensors import Array
 class FakeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """See the module's text."""
 
-    inputs: dict[str, list[Any]] = {"x": ["FP32", -1, -1]}
+    inputs: dict[str, list[Any]] = msgspec.field(default_factory=lambda: {"x": ["FP32", -1, -1]})
     gain: float = 2.0
     load_ms: float = 0
     run_ms: float = 0
     chunks: int = 1
     batch: bool = True
     load_error: str | None = None
+    load_crash: bool = False
     crash_on: float | None = None
     hang_on: float | None = None
     fail_on: float | None = None
@@ -60,6 +62,8 @@ class FakeBackend:
         except msgspec.ValidationError as error:
             raise ModelLoadError(f"backend_options: {error}") from None
         time.sleep(options.load_ms / 1000)
+        if options.load_crash:
+            os.abort()
         if options.load_error:
             raise ModelLoadError(options.load_error)
         return FakeSession(options)

@@ -73,6 +73,4 @@ def _why_not(provider: Path | None, index: int) -> str:
 
 def _provider_library() -> Path | None:
     folder = Path(ort.__file__).parent / "capi"
-    return next(
-        (p for p in sorted(folder.glob("*onnxruntime_providers_cuda*")) if p.suffix in (".so", ".dll")), None
-    )
+    return next((p for p in sorted(folder.glob("*onnxruntime_providers_cuda*")) if p.suffix in (".so", ".dll")), None)

@@ -20,6 +20,7 @@ _PREFIX = struct.Struct("<IQ")
 _ROOM = 256 * 1024
 MAX_HEADER = 64 << 20
 MAX_PAYLOAD = 8 << 30
+_PIECES = 512  # of one system call; Linux and macOS take at most 1024
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_for_engine = msgspec.msgpack.Decoder(ToEngine).decode
@@ -140,7 +141,7 @@ def send(sock: socket.socket, pieces: list[Buffer]) -> None:
         return
     views = [memoryview(piece).cast("B") for piece in pieces]
     while views:
-        sent = sock.sendmsg(views)
+        sent = sock.sendmsg(views[:_PIECES])
         while views and sent >= views[0].nbytes:
             sent -= views[0].nbytes
             views.pop(0)
@@ -151,9 +152,7 @@ def send(sock: socket.socket, pieces: list[Buffer]) -> None:
 class FrameProtocol(asyncio.BufferedProtocol):
     """The host's end: calls ``on_message(message, payload)`` for each frame and ``on_close(reason)`` once."""
 
-    def __init__(
-        self, on_message: Callable[[ToHost, memoryview], None], on_close: Callable[[str], None]
-    ) -> None:
+    def __init__(self, on_message: Callable[[ToHost, memoryview], None], on_close: Callable[[str], None]) -> None:
         self._parser = FrameParser()
         self._on_message = on_message
         self._on_close = on_close

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from appliance.engine.channel import FrameProtocol
+from appliance.engine.channel import ChannelError, FrameProtocol
 from appliance.engine.messages import (
     Cancel,
     Chunk,
@@ -32,7 +32,6 @@ from appliance.engine.messages import (
 )
 from appliance.errors import ApplianceError, by_code
 from appliance.models.tensors import Tensor
-
 
 T = TypeVar("T")
 
@@ -61,7 +60,7 @@ class EngineClient:
         self._on_close = on_close
         self._protocol = FrameProtocol(self._message, self._closed)
         self._transport: asyncio.BaseTransport | None = None
-        self._runs: dict[int, tuple[OnResult, OnChunk | None]] = {}
+        self._runs: dict[int, tuple[OnResult, OnChunk | None, int]] = {}  # the last: how many items
         self._loads: dict[int, asyncio.Future[Loaded]] = {}
         self._unloads: dict[int, asyncio.Future[None]] = {}
         self._ids = itertools.count(1)
@@ -92,15 +91,18 @@ class EngineClient:
         on_result: OnResult,
         on_chunk: OnChunk | None = None,
     ) -> int:
-        """Send one batch; returns its id (for ``cancel``). With ``on_chunk`` it is run as a stream."""
+        """Send one batch; returns its id (for ``cancel``). With ``on_chunk`` it is run as a stream.
+
+        When it raises (a number that no frame can carry), nothing was sent and no callback is called.
+        """
         run_id = next(self._ids)
         if self._dead is not None:
             asyncio.get_running_loop().call_soon(on_result, EngineDied(self._dead))
             return run_id
-        self._runs[run_id] = (on_result, on_chunk)
         metas = tuple(describe(item) for item in items)
         payload = [data for item in items for data in buffers(item)]
         self._protocol.write(Run(run_id, handle, metas, outputs, on_chunk is not None), payload)
+        self._runs[run_id] = (on_result, on_chunk, len(items))
         return run_id
 
     def cancel(self, run_id: int) -> None:
@@ -115,7 +117,10 @@ class EngineClient:
         future: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self._loads[message.handle] = future
         self._protocol.write(message)
-        return await future
+        loaded = await future
+        if self._dead is not None:  # between its answer and now
+            raise EngineDied(self._dead)
+        return loaded
 
     async def unload(self, handle: int) -> None:
         """Returns when the model is gone, also when the engine died meanwhile."""
@@ -145,9 +150,7 @@ class EngineClient:
         self.last_pong = asyncio.get_running_loop().time()
         match message:
             case Result():
-                entry = self._runs.pop(message.id, None)
-                if entry:
-                    entry[0](_result(message, payload))
+                self._result(message, payload)
             case Chunk():
                 stream = self._runs.get(message.id)
                 if stream and stream[1]:
@@ -167,6 +170,17 @@ class EngineClient:
             case Failed():
                 self._failed(message)
 
+    def _result(self, message: Result, payload: memoryview) -> None:
+        entry = self._runs.get(message.id)
+        if entry is None:
+            return
+        # The run is known until its answer is whole: if it is not, the run hears of the connection's end instead.
+        result = _attached(message, payload)
+        if len(result.items) != entry[2]:
+            raise ChannelError(f"{len(result.items)} answers to a run of {entry[2]} items")
+        del self._runs[message.id]
+        entry[0](result)
+
     def _failed(self, message: Failed) -> None:
         error = by_code(message.code, message.message)
         if message.kind == "load":
@@ -180,6 +194,7 @@ class EngineClient:
         self._dead = reason
         if not self.hello.done():
             self.hello.set_exception(EngineDied(reason))
+            self.hello.exception()  # seen: nobody may be waiting any more
         for load in self._loads.values():
             if not load.done():
                 load.set_exception(EngineDied(reason))
@@ -190,7 +205,7 @@ class EngineClient:
         self._unloads.clear()
         # The supervisor learns of the death first, so that runs put back are not sent into the void again.
         self._on_close(reason)
-        for on_result, _ in runs:
+        for on_result, *_ in runs:
             on_result(EngineDied(reason))
 
 
@@ -199,7 +214,7 @@ def _resolve(future: "asyncio.Future[T] | None", value: T) -> None:
         future.set_result(value)
 
 
-def _result(message: Result, payload: memoryview) -> RunResult:
+def _attached(message: Result, payload: memoryview) -> RunResult:
     items: list[tuple[Tensor, ...] | ApplianceError] = []
     at = 0
     for entry in message.items:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import structlog
 
 from appliance.backends.base import Cancellation, Session
 from appliance.engine.messages import (
@@ -21,9 +22,11 @@ from appliance.engine.messages import (
     buffers,
     describe,
 )
-from appliance.errors import ApplianceError, ModelError
+from appliance.errors import ApplianceError, Cancelled
 from appliance.models.spec import ModelSpec
 from appliance.models.tensors import Array, Buffer, Tensor, from_array, to_array
+
+log = structlog.get_logger("lanes")
 
 Send = Callable[[ToHost, Sequence[Buffer]], None]
 _LINGER_S = 60.0
@@ -42,8 +45,9 @@ class LoadedModel:
     """One loaded copy of a model, with up to ``instances`` lanes. Threads start when there is work and end
     after a minute without, so that a thousand idle models cost no threads."""
 
-    def __init__(self, spec: ModelSpec, session: Session, send: Send) -> None:
+    def __init__(self, spec: ModelSpec, session: Session, send: Send, linger_s: float = _LINGER_S) -> None:
         self.spec = spec
+        self._linger_s = linger_s
         self._session = session
         self._send = send
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
@@ -68,7 +72,8 @@ class LoadedModel:
             if self._idle < len(self._open) and self._lanes < self.spec.config.instances:
                 self._lanes += 1
                 threading.Thread(target=self._lane, name=f"lane {self.spec.name}", daemon=True).start()
-        self._jobs.put(job)
+            # Inside the lock: a lane that ends after its linger must see the job or not be counted on.
+            self._jobs.put(job)
 
     def cancel(self, run_id: int) -> None:
         """End a run early where the backend can; unknown runs are ignored (already answered)."""
@@ -90,7 +95,7 @@ class LoadedModel:
             with self._lock:
                 self._idle += 1
             try:
-                job = self._jobs.get(timeout=_LINGER_S)
+                job = self._jobs.get(timeout=self._linger_s)
             except queue.Empty:
                 with self._lock:
                     self._idle -= 1
@@ -120,9 +125,10 @@ class LoadedModel:
         except ApplianceError as error:
             self._send(Failed("run", message.id, error.code, error.message), ())
             return
-        except Exception as error:  # noqa: BLE001 - a lane must outlive any fault of one run
+        except Exception as error:  # a lane must outlive any fault of one run
+            log.exception("internal fault", model=self.spec.name)
             self._send(Failed("run", message.id, "model_error", f"{type(error).__name__} in the engine"), ())
-            raise
+            return
         answers = [t for r in results if not isinstance(r, ItemFailure) for t in r]
         described = tuple(r if isinstance(r, ItemFailure) else ItemOutputs(describe(r)) for r in results)
         total = time.perf_counter_ns() - started
@@ -150,7 +156,9 @@ class LoadedModel:
         try:
             found = self._session.run(merged, outputs, handle)
             split = all(a.ndim and a.shape[0] == sum(sizes) for a in found)
-        except ModelError:
+        except Cancelled:
+            raise
+        except ApplianceError:  # one item's fault, or too much memory for all of them at once
             split = False
         run_ns = time.perf_counter_ns() - started
         if not split:

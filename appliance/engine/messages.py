@@ -82,7 +82,7 @@ class Ping(Message):
 
 
 class Stop(Message):
-    """End the process after the runs in flight."""
+    """End the process at once: the host has waited for what it wanted to wait for."""
 
 
 class Hello(Message):

@@ -4,7 +4,7 @@ A file can only *look* as if its first axis were a batch. So two different rando
 only if the batch gives each what it got alone are requests ever merged. (Child side.)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from appliance.backends.base import Session
 from appliance.errors import ApplianceError, ModelLoadError
 from appliance.models.spec import TensorSpec, Warmup
-from appliance.models.tensors import Array, numpy_dtype
+from appliance.models.tensors import Array, count, numpy_dtype
 
 _TOLERANCE = {"FP16": 2e-2, "BF16": 6e-2, "FP32": 2e-3, "FP64": 1e-6}
 _MAX_ELEMENTS = 1 << 26
@@ -67,7 +67,7 @@ def warm_up(session: Session, config: Warmup, candidate: int, declared: bool) ->
 
     def run(batch: int, *seeds: int) -> list[Array]:
         shaped = {t.name: shape_for(t, batch // len(seeds), config.shapes, batched) for t in opened.inputs}
-        if sum(int(np.prod(s)) for s in shaped.values()) > _MAX_ELEMENTS:
+        if sum(count(s) for s in shaped.values()) > _MAX_ELEMENTS:
             raise ModelLoadError("the warm-up's shapes have too many elements; set warmup.shapes")
         parts = [{t.name: sample(t, shaped[t.name], seed) for t in opened.inputs} for seed in seeds]
         names = [t.name for t in opened.outputs]
@@ -91,8 +91,21 @@ def warm_up(session: Session, config: Warmup, candidate: int, declared: bool) ->
         fault = f"a batch of two fails: {error.message}"
     if fault:
         return Warmed(0, (f"requests are never merged: {fault}",))
-    run(candidate, 3)
-    return Warmed(candidate, ())
+    return _largest(run, candidate)
+
+
+def _largest(run: Callable[..., object], candidate: int) -> Warmed:
+    """Run the largest batch, or where it is too large for the machine half of it, and so on down to 2 (proven)."""
+    fault = ""
+    size = candidate
+    while size > 2:
+        try:
+            run(size, 3)
+            break
+        except ApplianceError as error:
+            fault, size = error.message, size // 2
+    notes = (f"at most {size} requests are merged, a batch of {candidate} fails: {fault}",) if fault else ()
+    return Warmed(size, notes)
 
 
 def _check_shape(spec: TensorSpec, shape: Sequence[int] | None) -> None:

@@ -79,9 +79,7 @@ class WaitingQueue:
         batch: list[Ticket] = []
         rest: list[Ticket] = []
         for ticket in self._tickets:
-            if not batch or (
-                ticket.key == head.key and not ticket.deaths and rows + ticket.rows <= max_rows
-            ):
+            if not batch or (ticket.key == head.key and not ticket.deaths and rows + ticket.rows <= max_rows):
                 rows += ticket.rows
                 batch.append(ticket)
             else:

@@ -1,6 +1,7 @@
 """A request on its way: what it asks for, until when, and where it stands."""
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator
 from typing import Literal
 
@@ -16,7 +17,8 @@ class Ticket:
 
     ``rows``: the size of the first axis (1 where the model has no batch axis). ``priority``: the lower first.
     Times are the gate's clock, in seconds. ``key``: requests of one key may share a run; None: never.
-    ``position``: the place at admission, 0 if it went straight to a lane.
+    ``position``: the place at admission, 0 if it went straight to a lane. The gate remembers finished tickets, so
+    they hold neither inputs nor outputs.
     """
 
     __slots__ = (
@@ -82,7 +84,7 @@ class Ticket:
         self.run_deadline = 0.0
         self.run_ns = 0
         self.error: ApplianceError | None = None
-        self.future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Outputs] | None = asyncio.get_running_loop().create_future()
         self._parts: asyncio.Queue[Outputs | None] | None = asyncio.Queue() if stream else None
 
     def resolve(self, outcome: Outputs | ApplianceError, now: float) -> bool:
@@ -91,15 +93,17 @@ class Ticket:
             return False
         self.finished = now
         self.inputs = ()  # a finished request holds no input bytes
+        future = self.future
         if isinstance(outcome, ApplianceError):
             self.state, self.error = "failed", outcome
-            if not self.future.done():
-                self.future.set_exception(outcome)
-                self.future.exception()  # seen: nobody may be waiting any more
+            if future is not None and not future.done():
+                # A copy of its own: raising hangs the waiter's frames, and with them its body, on the error.
+                future.set_exception(copy.copy(outcome))
+                future.exception()  # seen: nobody may be waiting any more
         else:
             self.state = "done"
-            if not self.future.done():
-                self.future.set_result(outcome)
+            if future is not None and not future.done():
+                future.set_result(outcome)
         if self._parts is not None:
             self._parts.put_nowait(None)
         return True
@@ -109,11 +113,19 @@ class Ticket:
         if self._parts is not None:
             self._parts.put_nowait(outputs)
 
+    async def take(self) -> Outputs:
+        """Wait for the end; the outputs are handed over, not kept. Once. Raises the request's error."""
+        assert self.future is not None, "the answer was taken before"
+        try:
+            return await self.future
+        finally:
+            self.future = None
+
     async def __aiter__(self) -> AsyncIterator[Outputs]:
         """The answer's parts: those of a stream as they come, else the one whole. Raises the request's error."""
         if self._parts is None:
-            yield await self.future
+            yield await self.take()
             return
         while (part := await self._parts.get()) is not None:
             yield part
-        await self.future
+        await self.take()
