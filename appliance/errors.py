@@ -10,6 +10,7 @@
     │   └── ModelNotFound       404 model_not_found
     ├── MethodNotAllowed        405 method_not_allowed
     ├── NotAcceptable           406 not_acceptable
+    ├── IdempotencyConflict     409 idempotency_conflict
     ├── InputTooLarge           413 input_too_large
     ├── UnsupportedMedia        415 unsupported_media
     ├── HeadTooLarge            431 head_too_large
@@ -97,6 +98,13 @@ class NotAcceptable(ApplianceError):
 
     code = "not_acceptable"
     status = 406
+
+
+class IdempotencyConflict(ApplianceError):
+    """An ``Idempotency-Key`` was used again for something else."""
+
+    code = "idempotency_conflict"
+    status = 409
 
 
 class InputTooLarge(ApplianceError):

@@ -47,8 +47,12 @@ class Settings(BaseSettings):
     shutdown_ms: int = Field(3_000, ge=0, description="How long running requests may finish when the program ends.")
 
     max_body_bytes: int = Field(64 << 20, ge=1024, description="Largest request body, also after decompression.")
-    max_body_total_bytes: int = Field(512 << 20, ge=1024, description="All request bodies held at once; more get 503.")
+    max_body_total_bytes: int = Field(
+        512 << 20, ge=1024, description="All request bodies held at once; more get 503."
+    )
     body_timeout_ms: int = Field(30_000, ge=1, description="Longest time for a body to arrive.")
+    idempotency_bytes: int = Field(64 << 20, ge=0, description="Answers kept for `Idempotency-Key`, in bytes together.")
+    idempotency_keep_ms: int = Field(60_000, ge=0, description="How long such an answer is kept.")
     max_pixels: int = Field(50_000_000, ge=1, description="Largest image, in pixels, checked before decoding.")
     max_items: int = Field(64, ge=1, description="Most files in one task request.")
     max_elements: int = Field(64_000_000, ge=1, description="Most elements of one tensor.")
@@ -73,8 +77,17 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """First wins: flags, environment, user file, system file."""
-        files = [TomlConfigSettingsSource(settings_cls, toml_file=file) for file in paths.settings_files()]
+        files = [_read(settings_cls, file) for file in paths.settings_files()]
         return (init_settings, env_settings, *files)
+
+
+def _read(settings_cls: type[BaseSettings], file: Path) -> TomlConfigSettingsSource:
+    try:
+        return TomlConfigSettingsSource(settings_cls, toml_file=file)
+    except ValueError as error:  # not TOML, or not text
+        raise ValueError(f"{file}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}") from None
 
 
 def load(**flags: Any) -> Settings:

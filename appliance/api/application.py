@@ -5,6 +5,7 @@ that is not an inference goes to FastAPI. Guard and error map are the same for b
 """
 
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
@@ -15,10 +16,11 @@ from starlette.responses import Response
 
 from appliance import __version__
 from appliance.api import oip_meta, openapi, state
-from appliance.api.body import Receive, Scope, Send, Unread
+from appliance.api.body import Body, Receive, Scope, Send, Unread
 from appliance.api.context import Context
 from appliance.api.errors import CLOSE, Headers, body_of, headers_of, send_error, send_unread
 from appliance.api.guard import Guard
+from appliance.api.idempotency import REPLAYED
 from appliance.api.oip import Infer
 from appliance.api.predict import Predict
 from appliance.errors import (
@@ -147,11 +149,50 @@ class Application(FastAPI):
             raise MethodNotAllowed(f"{path[:128]} takes POST, not {scope['method']}")
         if self._context.gate.closing:
             raise Paused("the appliance is shutting down", retry_after_s=5)
-        if task:
-            await self._predict(model, scope, headers, request_id, receive, send, extra)
+
+        async def work(headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+            if task:
+                await self._predict(model, scope, headers, request_id, receive, send, extra)
+            else:
+                await self._infer(model, version, headers, request_id, receive, send, extra)
+
+        if b"idempotency-key" in headers:
+            await self._once(work, scope, headers, request_id, receive, send)
         else:
-            await self._infer(model, version, headers, request_id, receive, send, extra)
+            await work(headers, receive, send)
         return True
+
+    async def _once(
+        self,
+        work: Callable[[dict[bytes, bytes], Receive, Send], Awaitable[None]],
+        scope: Scope,
+        headers: dict[bytes, bytes],
+        request_id: str,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer a request with an ``Idempotency-Key``: alone, with others that have it, or from the store."""
+        context, settings = self._context, self._context.settings
+        who = (headers.get(b"x-api-key") or headers.get(b"authorization") or b"").decode("latin-1")
+        who = who or str((scope.get("client") or ("",))[0])
+        told = (b"content-type", b"accept", b"accept-encoding", b"inference-header-content-length")
+        route = repr((scope["path"], scope["query_string"], [headers.get(name) for name in told]))
+        wait_s = settings.body_timeout_ms / 1000
+        async with Body(headers, receive, context.bodies, settings.max_body_bytes, wait_s) as body:
+            plain = {name: value for name, value in headers.items() if name not in (b"content-encoding",)}
+            plain[b"content-length"] = b"%d" % len(body)
+            answer, joined = await context.idempotency.answer(
+                who,
+                headers[b"idempotency-key"].decode("latin-1"),
+                route,
+                body,
+                receive,
+                lambda replay, record: work(plain, replay, record),
+            )
+        own = [(name, value) for name, value in answer.headers if name != b"x-request-id"]
+        own += [(b"x-request-id", request_id.encode()), *([REPLAYED] if joined else [])]
+        await send({"type": "http.response.start", "status": answer.status, "headers": own})
+        await send({"type": "http.response.body", "body": answer.body})
 
     def _request_id(self, headers: dict[bytes, bytes]) -> str:
         given = headers.get(b"x-request-id")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from appliance.api.body import BodyBudget
+from appliance.api.idempotency import IdempotencyStore
 from appliance.gate.gate import Gate
 from appliance.metrics import Metrics
 from appliance.serving.catalog import Catalog
@@ -35,6 +36,8 @@ class Context:
         self.status = status
         self.offload = offload
         self.bodies = BodyBudget(settings.max_body_total_bytes)
+        keep_s = settings.idempotency_keep_ms / 1000
+        self.idempotency = IdempotencyStore(settings.idempotency_bytes, keep_s, time.monotonic)
         self.started = time.time()
         self._boot = secrets.token_hex(4)
         self._count = itertools.count(1)

@@ -20,6 +20,7 @@ from appliance.models.tensors import (
 )
 
 _REFUSED = ("sequence_id", "sequence_start", "sequence_end", "shared_memory_region")
+_MAX_SIZE = 2**63 - 1
 DEFAULT_PRIORITY = 100
 
 
@@ -170,7 +171,7 @@ def check_shape(known: TensorSpec, datatype: str, shape: list[int], max_elements
             param=name,
         )
     for axis, (size, want) in enumerate(zip(shape, known.shape, strict=True)):
-        if size < 0:
+        if size < 0 or size > _MAX_SIZE:
             raise InvalidInput(f"input '{name}': axis {axis} of the shape is {size}", param=name)
         if want >= 0 and size != want:
             raise InvalidInput(
