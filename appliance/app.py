@@ -7,8 +7,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +17,7 @@ import watchfiles
 
 from appliance.api.application import Application
 from appliance.api.context import Context
+from appliance.api.protocol import bounded
 from appliance.engine.client import EngineClient
 from appliance.engine.supervisor import Supervisor
 from appliance.gate.gate import Gate
@@ -28,6 +27,7 @@ from appliance.metrics import Metrics
 from appliance.models.repository import Root
 from appliance.serving.catalog import Catalog
 from appliance.serving.events import Events
+from appliance.serving.pool import WorkPool
 from appliance.serving.status import Status
 from appliance.settings import Settings
 from appliance.system import devices, paths
@@ -37,7 +37,8 @@ from appliance.system.loops import new_event_loop
 log = structlog.get_logger("appliance")
 
 T = TypeVar("T")
-_FLUSH_S = 1
+_FLUSH_S = 1  # for answers that a client takes slowly
+_ENGINE_S = 0.5  # for an engine that was told to end; it does at once, unless it hangs
 
 
 class Appliance:
@@ -102,7 +103,7 @@ class Appliance:
         try:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._main())
-        except BaseException as error:  # noqa: BLE001 - told to the thread that waits for the start
+        except BaseException as error:
             self._fault = error
             log.exception("the server ended")
         finally:
@@ -133,23 +134,19 @@ class Appliance:
         engine_log = settings.state_folder() / "logs" / "engine.log"
         rotate(engine_log)
         command = [*paths.program_command(), "engine", "--log-level", settings.log_level]
-        supervisor = Supervisor(
-            command, engine_log, engine_up, engine_down, load_s=settings.load_timeout_ms / 1000
-        )
+        supervisor = Supervisor(command, engine_log, engine_up, engine_down, load_s=settings.load_timeout_ms / 1000)
         workers = settings.pipeline_threads or os.cpu_count() or 1
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="pipeline")
+        pool = WorkPool(workers)
         probe = devices.detect()
         own = psutil.Process()
 
         def read_devices(engine_pid: int | None) -> list[DeviceReading]:
             return probe.read([os.getpid(), *([engine_pid] if engine_pid else [])])
 
-        status = Status(
-            settings, catalog, gate, supervisor, metrics, read_devices, lambda: own.memory_info().rss
-        )
+        status = Status(settings, catalog, gate, supervisor, metrics, read_devices, lambda: own.memory_info().rss)
         status.address = self.address
         self._status = status
-        context = Context(settings, catalog, gate, events, metrics, status, partial(_offload, pool))
+        context = Context(settings, catalog, gate, events, metrics, status, pool)
         server = uvicorn.Server(_server_config(Application(context), settings))
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # the main thread's
         tasks = [
@@ -159,20 +156,19 @@ class Appliance:
             asyncio.create_task(self._tell_tray(events), name="tray"),
         ]
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
-        while not server.started and not serving.done():
+        while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0.005)
         self._started.set()
         log.info("listening", address=self.address)
         await asyncio.wait(
             [serving, asyncio.create_task(self._stop_wanted.wait())], return_when=asyncio.FIRST_COMPLETED
         )
-        await _shut_down(gate, supervisor, events, settings.shutdown_ms / 1000)
+        await _shut_down(gate, catalog, pool, supervisor, events, settings.shutdown_ms / 1000)
         server.should_exit = True
         await serving
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        pool.shutdown(wait=False, cancel_futures=True)
         probe.close()
         log.info("stopped")
 
@@ -216,33 +212,33 @@ async def _call(work: Callable[[], T]) -> T:
     return work()
 
 
-async def _offload(pool: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
-    return await asyncio.get_running_loop().run_in_executor(pool, work, *args)
-
-
 def _server_config(application: Application, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         application,
         loop="none",
-        http="httptools",
+        http=bounded(settings.max_connections),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=settings.max_connections,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=_FLUSH_S,
     )
 
 
-async def _shut_down(gate: Gate, supervisor: Supervisor, events: Events, grace_s: float) -> None:
+async def _shut_down(
+    gate: Gate, catalog: Catalog, pool: WorkPool, supervisor: Supervisor, events: Events, grace_s: float
+) -> None:
     """New requests get 503, running ones may finish, then the engine ends; all of it bounded."""
     gate.close()
+    catalog.close()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace_s):
             await gate.drained()
-    await supervisor.stop()
+            await pool.drained()
+    pool.close()
+    await supervisor.stop(_ENGINE_S)
     events.close()
 
 
@@ -251,10 +247,31 @@ async def _watch(folder: Path, catalog: Catalog) -> None:
     await catalog.rescan()
     while True:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            async for _ in watchfiles.awatch(folder, debounce=800, step=200, ignore_permission_denied=True):
-                await catalog.rescan()
+            watched = _made(folder)
+            changes = watchfiles.awatch(
+                folder, debounce=800, step=200, ignore_permission_denied=True, yield_on_timeout=True
+            )
+            async with contextlib.aclosing(changes):
+                async for change in changes:
+                    if change:
+                        await catalog.rescan()
+                    if _identity(folder) != watched:
+                        break  # removed, moved away or put in its place: the watch is on the old one
         except OSError as error:
             log.warning("the models folder cannot be watched", reason=error.strerror)
-        await asyncio.sleep(5)  # the folder was removed, or the system has no watches left: a slow second way
+            await asyncio.sleep(5)  # the system has no watches left, or the folder no place: a slow second way
         await catalog.rescan()
+
+
+def _made(folder: Path) -> tuple[int, int] | None:
+    folder.mkdir(parents=True, exist_ok=True)
+    return _identity(folder)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Tells one folder from another of the same name."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,7 +1,7 @@
 """The commands. Thin: each one loads settings and calls what does the work."""
 
+import contextlib
 import sys
-
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -177,11 +177,22 @@ def _run(flags: dict[str, Any], tray: bool) -> None:
         settings = s.load(**flags)
     except s.SettingsError as error:
         _fail(str(error))
-    raise typer.Exit(run_appliance(settings, tray))
+    _end(run_appliance(settings, tray))
+
+
+def _end(code: int) -> NoReturn:
+    """End the process now. A thread that is still decoding somebody's picture, or a tray that lost its display,
+    would hold up Python's own way out for longer than an end may take."""
+    import logging
+    import os
+
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, AttributeError):  # a terminal that is gone, a windowed program
+            stream.flush()
+    os._exit(code)
 
 
 def _fail(words: str) -> NoReturn:
     typer.echo(f"appliance: {words}", err=True)
     sys.exit(2)
-
-

@@ -63,7 +63,9 @@ def models_list(settings: Settings, as_json: bool) -> int:
         return 0
     folders = scan(_roots(settings))
     if as_json:
-        rows = [{"name": f.name, "versions": [v.version for v in f.files], "error": f.error} for f in folders.values()]
+        rows = [
+            {"name": f.name, "versions": [v.version for v in f.files], "error": f.error} for f in folders.values()
+        ]
         print(json.dumps(rows, indent=2))  # noqa: T201
         return 0
     table = Table("model", "versions", "where", "error")

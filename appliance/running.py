@@ -14,7 +14,7 @@ import structlog
 from appliance import __version__, logs
 from appliance.settings import Settings
 from appliance.system import desktop, ports
-from appliance.system.instance import AlreadyRunning, Instance, Running
+from appliance.system.instance import AlreadyRunning, Instance, find_running
 from appliance.system.processes import on_stop
 from appliance.tray.menu import TrayState
 
@@ -29,14 +29,27 @@ def run_appliance(settings: Settings, tray: bool) -> int:
     if not _is_loopback(settings.host) and not settings.api_key:
         say(f"host {settings.host} is reachable from other machines: set api_key (APPLIANCE_API_KEY) first")
         return 2
+    stop = threading.Event()
+    undo = on_stop(stop.set)
+    try:
+        return _run(settings, tray, stop)
+    finally:
+        undo()
+
+
+def _run(settings: Settings, tray: bool, stop: threading.Event) -> int:
+    notes = []
     log_fault = logs.set_up(settings.log_level, settings.state_folder() / "logs" / "appliance.log", console=True)
+    if log_fault:
+        notes.append(log_fault)
     instance: Instance | None = None
     try:
         instance = Instance(settings.state_folder(), settings.port)
-    except AlreadyRunning as already:
-        return _second_start(settings, already.running)
+    except AlreadyRunning:
+        return _second_start(settings)
     except OSError as error:
         say(f"the state folder cannot be written ({error.strerror}); going on without a port file")
+        notes.append(f"there is no port file, the state folder cannot be written: {error.strerror}")
     try:
         listener = ports.listen(settings.host, settings.port)
     except OSError as error:
@@ -44,27 +57,30 @@ def run_appliance(settings: Settings, tray: bool) -> int:
             instance.release()
         return _port_taken(settings, error)
     try:
-        return _serve(settings, tray, instance, listener, log_fault)
+        return _serve(settings, tray, stop, instance, listener, notes)
     finally:
         if instance is not None:
             instance.release()
 
 
 def _serve(
-    settings: Settings, tray: bool, instance: Instance | None, listener: socket.socket, log_fault: str | None
+    settings: Settings,
+    tray: bool,
+    stop: threading.Event,
+    instance: Instance | None,
+    listener: socket.socket,
+    notes: list[str],
 ) -> int:
     from appliance.app import Appliance
 
     appliance = Appliance(settings, listener)
-    stop = threading.Event()
-    undo = on_stop(stop.set)
     try:
         appliance.start()
     except Exception as error:  # noqa: BLE001 - whatever it is, the person is told in one line
         say(f"the server could not start: {error}")
         return 1
-    if log_fault:
-        appliance.note(log_fault)
+    for note in notes:
+        appliance.note(note)
     if instance is not None:
         host, port = listener.getsockname()[:2]
         try:
@@ -82,7 +98,6 @@ def _serve(
         pass
     say("stopping")
     appliance.stop()
-    undo()
     return 0 if not appliance.failed else 1
 
 
@@ -144,8 +159,13 @@ def tray_state(status: dict[str, Any], address: str) -> TrayState:
 
 def say(words: str) -> None:
     """One line for the person at the console; a windowed program has none."""
-    if sys.stdout is not None:
+    if sys.stdout is None:
+        return
+    try:
         print(words, flush=True)  # noqa: T201 - this is the program's own output
+    except OSError:
+        # The terminal or the pipe is gone, and what is left in the buffers would fail again at the exit.
+        sys.stdout = sys.stderr = None  # as in a windowed program
 
 
 def _is_loopback(host: str) -> bool:
@@ -157,7 +177,8 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _second_start(settings: Settings, running: Running | None) -> int:
+def _second_start(settings: Settings) -> int:
+    running = find_running(settings.state_folder(), settings.port)  # none: what lies there is of one that was killed
     where = running.url if running else f"port {settings.port} (it is starting)"
     say(f"the appliance is running already: {where}" + (f" (process {running.pid})" if running else ""))
     return 0
@@ -166,7 +187,7 @@ def _second_start(settings: Settings, running: Running | None) -> int:
 def _port_taken(settings: Settings, error: OSError) -> int:
     """Another program has the port: is it an appliance of another user, or something foreign?"""
     url = f"http://{settings.host}:{settings.port}"
-    if _is_appliance(url):
+    if _is_appliance(url, settings.api_key):
         say(f"the appliance is running already: {url}")
         return 0
     owner = ports.owner_of(settings.port)
@@ -176,9 +197,12 @@ def _port_taken(settings: Settings, error: OSError) -> int:
     return 1
 
 
-def _is_appliance(url: str) -> bool:
+def _is_appliance(url: str, api_key: str | None) -> bool:
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    request = urllib.request.Request(f"{url}/v2", headers=headers)  # noqa: S310 - http to the own address
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the environment names
     try:
-        with urllib.request.urlopen(f"{url}/v2", timeout=2) as answer:  # noqa: S310 - http to the own address
+        with direct.open(request, timeout=2) as answer:
             return bool(json.load(answer).get("name") == "inference-appliance")
     except (OSError, ValueError, AttributeError, urllib.error.URLError):
         return False

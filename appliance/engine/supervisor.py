@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import msgspec
 import structlog
@@ -146,11 +147,19 @@ class Supervisor:
         return reason
 
     async def _start(self, client: EngineClient) -> None:
-        self._log_file.parent.mkdir(parents=True, exist_ok=True)
-        with self._log_file.open("ab") as output:
+        with self._output() as output:
             process, sock = await asyncio.to_thread(start_child, self._command, stderr=output)
         self._process = process
         await client.connect(sock)
+
+    def _output(self) -> IO[bytes]:
+        """Where the engine's words go; an engine without a log is better than none."""
+        try:
+            self._log_file.parent.mkdir(parents=True, exist_ok=True)
+            return self._log_file.open("ab")
+        except OSError as error:
+            log.warning("the engine's log cannot be written", reason=error.strerror)
+            return Path(os.devnull).open("ab")
 
     async def _watch(self, client: EngineClient, closed: "asyncio.Future[str]") -> str:
         """Heartbeats until the connection ends."""

@@ -123,7 +123,7 @@ class Worker:
             except ApplianceError as error:
                 log.warning("load failed", model=message.model, version=message.version, reason=error.message)
                 self._send(Failed("load", message.handle, error.code, error.message), ())
-            except Exception as error:  # noqa: BLE001 - one broken file must not end the loader
+            except Exception as error:
                 log.exception("load failed", model=message.model, version=message.version)
                 words = f"{type(error).__name__} while loading"
                 self._send(Failed("load", message.handle, "model_error", words), ())

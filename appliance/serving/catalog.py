@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import structlog
 
 from appliance.engine.client import EngineClient, EngineDied
-from appliance.errors import ModelLoadError, ModelNotFound, WarmingUp
+from appliance.errors import ModelLoadError, ModelNotFound, Paused, WarmingUp
 from appliance.gate.gate import Gate
 from appliance.models.repository import ModelFolder, Root, scan
 from appliance.serving.events import Events
@@ -30,9 +30,12 @@ class Catalog:
         self._events = events
         self._client: EngineClient | None = None
         self._loader = Loader(settings, gate)
+        self._load_s = settings.load_timeout_ms / 1000
         self._todo: dict[str, None] = {}  # names to look at, in order, once each
+        self._at: str | None = None  # the name that is worked on
         self._work = asyncio.Event()
-        self._idle = asyncio.Event()
+        self._step = asyncio.Event()  # something was worked off, or will never be
+        self._closing = False
         self._scan_lock = asyncio.Lock()
         self._scanned = False
         self.models: dict[str, ServedModel] = {}
@@ -121,9 +124,10 @@ class Catalog:
                 self._apply(name, folders.get(name))
             self._scanned = True
 
-    async def settled(self) -> None:
-        """Returns when nothing is left to do."""
-        await self._idle.wait()
+    def close(self) -> None:
+        """The appliance ends: whoever waits for a load or an unload is told so."""
+        self._closing = True
+        self._step.set()
 
     # --- the engine's comings and goings ---------------------------------------------------------------------
 
@@ -153,24 +157,24 @@ class Catalog:
         while True:
             client = self._client
             if not self._todo or client is None:
-                if not self._todo:
-                    self._idle.set()
                 self._work.clear()
                 await self._work.wait()
                 continue
-            name = next(iter(self._todo))
+            self._at = name = next(iter(self._todo))
             model = self.models.get(name)
             del self._todo[name]
             if model is not None:
                 await self._settle(model, client)
                 self._events.publish("model", name=name)
+            self._at = None
+            self._step.set()
 
     async def _settle(self, model: ServedModel, client: EngineClient) -> None:
         try:
             await self._loader.settle(model, client)
         except EngineDied:
             self._look_at(model.name)  # again, with the next engine
-        except Exception:  # noqa: BLE001 - one model's fault must not stop the others
+        except Exception:
             log.exception("internal fault", model=model.name)
             for version in model.versions.values():
                 version.failed("internal fault while loading; see the log")
@@ -179,12 +183,20 @@ class Catalog:
 
     def _look_at(self, name: str) -> None:
         self._todo[name] = None
-        self._idle.clear()
         self._work.set()
 
     async def _look_at_and_wait(self, name: str) -> None:
+        """Raises Paused when the appliance ends, WarmingUp when it takes longer than a load may."""
         self._look_at(name)
-        await self._idle.wait()
+        try:
+            async with asyncio.timeout(self._load_s):
+                while name in self._todo or self._at == name:
+                    if self._closing:
+                        raise Paused("the appliance is shutting down", retry_after_s=5)
+                    self._step.clear()
+                    await self._step.wait()
+        except TimeoutError:
+            raise WarmingUp(f"model '{name}' is still being worked on", retry_after_s=5) from None
 
     def _apply(self, name: str, folder: ModelFolder | None) -> None:
         """Take over what the folder says now; only a change makes work."""

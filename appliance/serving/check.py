@@ -53,7 +53,8 @@ async def check(settings: Settings, folders: Sequence[ModelFolder]) -> AsyncIter
                 except ApplianceError as error:
                     yield Checked(folder.name, file.version, error.message)
                 except (EngineDied, TimeoutError) as error:
-                    told = "it ends the engine process" if isinstance(error, EngineDied) else "it does not load in time"
+                    died = isinstance(error, EngineDied)
+                    told = "it ends the engine process" if died else "it does not load in time"
                     yield Checked(folder.name, file.version, told)
                     if process is not None:
                         process.kill()

@@ -36,8 +36,10 @@ class Loader:
         Raises EngineDied when the engine ended meanwhile.
         """
         folder = model.folder
-        if folder.error and not model.gone:
-            return  # the folder cannot be read; what serves goes on, and the index shows the error
+        if folder.error and not folder.files and not model.gone:
+            # The folder cannot be read and nothing serves: the index shows the folder's error, not a version.
+            model.versions.clear()
+            return
         wished = [file for file in folder.files if model.wanted]
         for file in wished:
             await self._serve(model, folder, model.versions[file.version], client)
@@ -54,10 +56,13 @@ class Loader:
         self, model: ServedModel, folder: ModelFolder, version: ServedVersion, client: EngineClient
     ) -> None:
         file = version.file
-        if version.current or version.tried == file.fingerprint:
+        if version.current:
+            return
+        if version.tried == file.fingerprint:
+            self._failed(model, version, version.error or "it cannot be loaded")
             return
         if version.load_deaths >= _MAX_LOAD_DEATHS:
-            version.failed(f"loading it ended the engine {_MAX_LOAD_DEATHS} times; it is set aside")
+            self._failed(model, version, f"loading it ended the engine {_MAX_LOAD_DEATHS} times; it is set aside")
             return
         if version.loaded is None:
             version.state = "LOADING"
@@ -72,11 +77,11 @@ class Loader:
             raise
         except TimeoutError:
             words = f"loading took longer than {self._settings.load_timeout_ms} ms"
-            version.failed(words)
+            self._failed(model, version, words)
             # The engine's one loader thread is stuck in it, so nothing else could be loaded either.
             self._gate.on_hang(f"model '{model.name}': {words}")
         except ApplianceError as error:
-            version.failed(error.message)
+            self._failed(model, version, error.message)
             log.warning("not served", model=model.name, version=file.version, reason=error.message)
 
     async def _load(
@@ -103,8 +108,26 @@ class Loader:
         if old:
             await client.unload(old)
 
+    def _failed(self, model: ServedModel, version: ServedVersion, words: str) -> None:
+        """The newest file cannot be served. Where no older copy does, what waits is answered now, not at its
+        deadline."""
+        version.failed(words)
+        queue = self._gate.queues.get((model.name, version.file.version))
+        if queue is not None and not version.ready:
+            queue.fail_waiting(ModelNotFound(f"model '{model.name}' is not served: {words}", param="model"))
+
+    async def _drained(self, model: ServedModel, version: ServedVersion) -> None:
+        """Returns when nothing waits for the version any more; every request's own deadline bounds it."""
+        queue = self._gate.queues.get((model.name, version.file.version))
+        while queue is not None and queue.waiting and self._gate.engine_up:  # noqa: ASYNC110 - rare and short
+            await asyncio.sleep(0.02)
+
     async def _let_go(self, model: ServedModel, version: ServedVersion, client: EngineClient) -> None:
+        """No new requests; those that were taken are still answered by it."""
         number = version.file.version
+        version.state = "UNAVAILABLE"
+        if version.loaded is not None:
+            await self._drained(model, version)
         gone = ModelNotFound(f"model '{model.name}' version {number} was unloaded")
         self._gate.forget(model.name, number, gone)
         if version.handle:

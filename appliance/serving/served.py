@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import msgspec
+
 from appliance.models.repository import ModelFile, ModelFolder
 from appliance.models.spec import ModelSpec
 from appliance.pipelines.base import Pipeline
@@ -53,7 +55,8 @@ class ServedVersion:
         """The engine is gone, and the loaded copy with it."""
         self.loaded, self.handle = None, 0
         if self.state == "READY":
-            self.state = "LOADING"
+            # Where an older copy served beside a newer file that failed, nothing can come back.
+            self.state = "UNAVAILABLE" if self.tried == self.file.fingerprint else "LOADING"
 
 
 class ServedModel:
@@ -68,8 +71,16 @@ class ServedModel:
         self.pipeline: Pipeline | None = None
 
     def replace(self, folder: ModelFolder) -> None:
-        """The folder has changed (or came back). Versions that are no longer in it stay until they are let go."""
-        if self.gone or (self.folder.config.load != "eager" and folder.config.load == "eager"):
+        """The folder has changed (or came back). Versions that are no longer in it stay until they are let go.
+
+        One that cannot be read any more adds its error to what was last wished for, so that what serves goes on,
+        also over an engine's death.
+        """
+        if folder.error and not self.gone and any(v.state != "UNAVAILABLE" for v in self.versions.values()):
+            self.folder = msgspec.structs.replace(self.folder, error=folder.error)
+            return
+        eager = folder.config.load == "eager" and not folder.error
+        if self.gone or (self.folder.config.load != "eager" and eager):
             self.wanted = folder.config.load == "eager"
         self.gone, self.folder = False, folder
         for file in folder.files:

@@ -39,7 +39,12 @@ def settings_files() -> list[Path]:
 
 
 def program_command() -> list[str]:
-    """The command that starts this same program again (frozen exe, or Python with the package)."""
+    """The command that starts this same program again (frozen exe, or Python with this package).
+
+    The package need not be installed, and the current folder, whatever lies in it, is no place to import from.
+    """
     if getattr(sys, "frozen", False):
         return [sys.executable]
-    return [sys.executable, "-m", "appliance"]
+    home = str(Path(__file__).resolve().parents[2])
+    start = f"import sys; sys.path.insert(0, {home!r}); from appliance.cli import main; main()"
+    return [sys.executable, "-P", "-c", start]
