@@ -26,13 +26,14 @@ class Runner(Protocol):
 
 
 class Batch:
-    """A run in flight."""
+    """A run in flight. ``suspect``: it was in a crash before, so it has the engine to itself."""
 
-    __slots__ = ("abandoned", "id", "runner", "tickets", "timer")
+    __slots__ = ("abandoned", "id", "runner", "suspect", "tickets", "timer")
 
     def __init__(self, runner: Runner, tickets: list[Ticket]) -> None:
         self.runner = runner
         self.tickets = tickets
+        self.suspect = any(ticket.deaths for ticket in tickets)
         self.id = 0
         self.abandoned = False
         self.timer: asyncio.TimerHandle | None = None

@@ -60,6 +60,9 @@ class Gate:
         self.running = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._alone = False  # a run that was in a crash has the engine to itself
+        self._after_crash = False  # some that were in a crash may wait
+        self._suspect_next = False  # one of them is next in a queue that could run it
 
     def queue(self, model: str, version: str) -> ModelQueue:
         """The queue of a model version; made on first use and kept over reloads and engine restarts."""
@@ -80,8 +83,7 @@ class Gate:
 
     def resume(self) -> None:
         self.paused = False
-        for queue in list(self.queues.values()):
-            queue.dispatch()
+        self._dispatch()
 
     def close(self) -> None:
         """The appliance ends: nothing new is taken, what waits is answered 503, what runs may finish."""
@@ -93,16 +95,44 @@ class Gate:
         """Returns when no run is in flight."""
         await self._idle.wait()
 
-    def run_began(self) -> None:
+    def may_run(self, suspect: bool) -> bool:
+        """Whether a run may begin now.
+
+        Requests that were in a crash (``suspect``) run again one at a time, before all others and with nothing
+        beside them: the next crash then has one culprit, and takes no innocent request of another lane or model
+        along for the second time.
+        """
+        if self.paused or self._alone:
+            return False
+        if self._after_crash:
+            self._after_crash = any(t.deaths for queue in self.queues.values() for t in queue.waiting)
+            self._suspect_next = any(queue.suspect_next for queue in self.queues.values())
+        return not self.running if suspect else not self._suspect_next
+
+    def run_began(self, suspect: bool) -> None:
         """A queue has sent a run."""
         self.running += 1
+        self._alone = suspect
         self._idle.clear()
 
-    def run_ended(self) -> None:
+    def run_ended(self, suspect: bool) -> None:
         """A run has come back, or is lost."""
         self.running -= 1
+        if suspect:
+            self._alone = False
         if not self.running:
             self._idle.set()
+        if suspect or self._after_crash:
+            # Other queues may have been held back. Not at once: a death is told of to one run after the other.
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def crashed(self) -> None:
+        """Requests that were in a crash wait again."""
+        self._after_crash = True
+
+    def _dispatch(self) -> None:
+        for queue in list(self.queues.values()):
+            queue.dispatch()
 
     def remember(self, ticket: Ticket) -> None:
         """Keep the ticket for ``/api/requests``; the oldest are forgotten."""

@@ -56,6 +56,11 @@ class ModelQueue:
         """Runs in flight."""
         return len(self._batches)
 
+    @property
+    def suspect_next(self) -> bool:
+        """The next request was in a crash, and there is a loaded copy to run it."""
+        return self._runner is not None and bool(self.waiting) and bool(self.waiting.head.deaths)
+
     def attach(self, runner: Runner, handle: int, spec: ModelSpec) -> None:
         """From now on requests go to this loaded copy."""
         self._runner, self._handle, self.spec = runner, handle, spec
@@ -108,7 +113,7 @@ class ModelQueue:
             run_s=run_s,
             stream=stream,
         )
-        if self._runner is not None and not self.waiting and self._free() and not gate.paused:
+        if self._runner is not None and not self.waiting and self._free() and gate.may_run(suspect=False):
             gate.remember(ticket)
             self._start([ticket])
             return ticket
@@ -139,7 +144,12 @@ class ModelQueue:
 
     def dispatch(self) -> None:
         """Fill the free lanes from the queue."""
-        while self.waiting and self._runner is not None and self._free() and not self._gate.paused:
+        while (
+            self.waiting
+            and self._runner is not None
+            and self._free()
+            and self._gate.may_run(bool(self.waiting.head.deaths))
+        ):
             assert self.spec is not None
             tickets = self.waiting.take(self.spec.max_batch)
             self._gate.waiting -= len(tickets)
@@ -172,7 +182,7 @@ class ModelQueue:
         for ticket in tickets:
             ticket.state, ticket.started, ticket.run_deadline = "running", now, now + ticket.run_s
         self._batches.add(batch)
-        gate.run_began()
+        gate.run_began(batch.suspect)
         on_chunk = tickets[0].part if tickets[0].stream else None
         try:
             batch.id = batch.runner.run(
@@ -185,7 +195,7 @@ class ModelQueue:
         except Exception:  # a request that cannot be sent must not keep its lane
             log.exception("a run could not be sent", model=self.model, requests=[t.id for t in tickets])
             self._batches.discard(batch)
-            gate.run_ended()
+            gate.run_ended(batch.suspect)
             for ticket in tickets:
                 self._end(ticket, InternalError("the request could not be sent to the engine"))
             return
@@ -195,7 +205,7 @@ class ModelQueue:
     def _finished(self, batch: Batch, outcome: RunResult | ApplianceError | EngineDied) -> None:
         """The engine's answer to a run, or the news of its death."""
         self._batches.discard(batch)
-        self._gate.run_ended()
+        self._gate.run_ended(batch.suspect)
         if batch.timer is not None:
             batch.timer.cancel()
         if isinstance(outcome, EngineDied):
@@ -234,6 +244,8 @@ class ModelQueue:
             back.append(ticket)
         self.waiting.put_back(back)
         self._gate.waiting += len(back)
+        if back:
+            self._gate.crashed()
         self._arm(self.waiting.next_deadline())
 
     def _end(self, ticket: Ticket, outcome: Outputs | ApplianceError) -> None:

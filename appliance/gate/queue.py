@@ -24,6 +24,11 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Ticket]:
         return iter(self._tickets)
 
+    @property
+    def head(self) -> Ticket:
+        """The next one; there must be one."""
+        return self._tickets[0]
+
     def push(self, ticket: Ticket) -> int:
         """Queue a ticket; returns its place, 1 for the head."""
         self._last += 1

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
 import psutil
 
 from tests.process.helpers import Callers, Watcher, answer, code, ending, fake, gone, infer, restarted
@@ -158,3 +159,26 @@ def test_the_engine_is_not_started_by_hand() -> None:
     assert done.returncode not in (0, None)
     assert "started by the host process only" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_poison_input_harms_no_request_of_another_model(folder: Path) -> None:
+    """What was in the engine with it is run again alone: nobody is in two of its deaths."""
+    fake(folder / "models", "aaa", "instances = 2", run_ms=500, batch=False)
+    fake(folder / "models", "zzz", crash_on=666, batch=False)
+    with Server(folder) as server:
+        found: dict[tuple[str, float], httpx.Response] = {}
+
+        def ask(model: str, value: float) -> None:
+            found[model, value] = infer(server.client, model, value)
+
+        threads = [threading.Thread(target=ask, args=("aaa", value)) for value in (1, 2, 3, 4)]
+        for thread in threads:
+            thread.start()
+        server.wait_for(lambda: server.status()["queue"]["running"] == 2, 10, "the runs")
+        threads.append(threading.Thread(target=ask, args=("zzz", 666)))
+        threads[-1].start()
+        for thread in threads:
+            thread.join(60)
+        assert found.pop(("zzz", 666)).status_code == 500
+        assert [answer(found["aaa", value]) for value in (1, 2, 3, 4)] == [[2.0 * v] * 4 for v in (1, 2, 3, 4)]
+        assert restarted(server, 2)["engine"]["restarts"] == 2
