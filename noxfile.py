@@ -11,7 +11,14 @@ nox.options.sessions = ["lint", "types", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 LOCKS = Path("build/locks")
-COMPILE = ("--universal", "--python-version=3.11", "--generate-hashes", "--no-header", "--no-emit-index-url", "--quiet")
+COMPILE = [
+    "--universal",
+    "--python-version=3.11",
+    "--generate-hashes",
+    "--no-header",
+    "--no-emit-index-url",
+    "--quiet",
+]
 LOCKED = {
     "cpu": ("--extra=cpu",),
     "cuda": ("--extra=cuda",),

@@ -51,7 +51,7 @@ class Settings(BaseSettings):
         512 << 20, ge=1024, description="All request bodies held at once; more get 503."
     )
     body_timeout_ms: int = Field(30_000, ge=1, description="Longest time for a body to arrive.")
-    idempotency_bytes: int = Field(64 << 20, ge=0, description="Answers kept for `Idempotency-Key`, in bytes together.")
+    idempotency_bytes: int = Field(64 << 20, ge=0, description="Answers kept for `Idempotency-Key`, together.")
     idempotency_keep_ms: int = Field(60_000, ge=0, description="How long such an answer is kept.")
     max_pixels: int = Field(50_000_000, ge=1, description="Largest image, in pixels, checked before decoding.")
     max_items: int = Field(64, ge=1, description="Most files in one task request.")

@@ -68,7 +68,7 @@ class IdempotencyStore:
         goes. Raises IdempotencyConflict, InvalidInput (a bad key), Cancelled, and whatever the work raises.
         """
         if not key or len(key) > MAX_KEY or not key.isprintable():
-            raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_KEY} printable characters", param="Idempotency-Key")
+            raise InvalidInput(f"Idempotency-Key: 1 to {MAX_KEY} printable characters", param="Idempotency-Key")
         self._expire()
         name, digest = (who, key), hashlib.sha256(route.encode() + b"\0" + body).digest()
         entry = self._entries.get(name)

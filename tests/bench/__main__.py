@@ -144,7 +144,7 @@ def run(case: Case, clients: list[int], seconds: float, rounds: int, folder: Pat
     console.print(table)
     noise = max(loop) / min(loop) - 1
     console.print(
-        f"Medians of {rounds} rounds; noise: the loop differs by {noise:.0%} between rounds; measured with {tool()}.\n"
+        f"Medians of {rounds} rounds; the loop differs by {noise:.0%} between rounds; measured with {tool()}.\n"
     )
 
 

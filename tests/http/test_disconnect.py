@@ -3,9 +3,9 @@
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+
 from tests.support.server import Server
 
 SLOW = """

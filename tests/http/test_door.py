@@ -1,11 +1,14 @@
 """What comes before there is a request: heads without end, and more connections than are taken."""
 
+import contextlib
 import json
 import socket
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
+
 from tests.support.server import Server
 
 
@@ -17,8 +20,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def connect(server: Server) -> socket.socket:
     host, port = server.url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=30)
-    return connection
+    return socket.create_connection((host, int(port)), timeout=30)
 
 
 def read(connection: socket.socket) -> tuple[str, dict]:
@@ -63,10 +65,8 @@ def test_no_http_at_all(small: Server) -> None:
 
 def test_connections_over_the_limit_are_refused_and_the_others_go_on(small: Server) -> None:
     held = [connect(small) for _ in range(20)]
-    try:
+    with contextlib.suppress(httpx.HTTPError):
         small.client.get("/health")
-    except Exception:
-        pass
     with connect(small) as connection:
         status, body = read(connection)
     assert status == "HTTP/1.1 503 Service Unavailable" and body["error"]["code"] == "overloaded"

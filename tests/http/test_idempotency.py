@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from tests.support.server import Server
 
 SLOW = """
@@ -34,9 +35,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def body(value: float) -> bytes:
-    return json.dumps(
-        {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}]}
-    ).encode()
+    return json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}]}).encode()
 
 
 def ask(server: Server, key: str, value: float) -> httpx.Response:
@@ -103,7 +102,8 @@ def leaver(server: Server, key: str) -> socket.socket:
     connection = socket.create_connection((host, int(port)))
     data = body(21)
     same = "".join(f"{name}: {server.client.headers[name]}\r\n" for name in ("accept", "accept-encoding"))
-    head = f"POST {URL} HTTP/1.1\r\nHost: {host}\r\nIdempotency-Key: {key}\r\nContent-Length: {len(data)}\r\n{same}\r\n"
+    own = f"Host: {host}\r\nIdempotency-Key: {key}\r\nContent-Length: {len(data)}\r\n"
+    head = f"POST {URL} HTTP/1.1\r\n{own}{same}\r\n"
     connection.sendall(head.encode() + data)
     return connection
 
