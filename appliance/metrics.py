@@ -21,28 +21,44 @@ class Metrics:
         self.registry = CollectorRegistry()
         r = self.registry
         self.requests = Counter(
-            "appliance_requests", "Requests to models that ended, by code (`ok` or the error code).",
-            ["model", "version", "code"], registry=r,
+            "appliance_requests",
+            "Requests to models that ended, by code (`ok` or the error code).",
+            ["model", "version", "code"],
+            registry=r,
         )
         self.refused = Counter(
-            "appliance_refused", "Inference calls answered with an error, by code.",
-            ["code"], registry=r,
+            "appliance_refused",
+            "Inference calls answered with an error, by code.",
+            ["code"],
+            registry=r,
         )
         self.request_seconds = Histogram(
-            "appliance_request_seconds", "From admission to the end, successful requests.",
-            ["model", "version"], buckets=_SECONDS, registry=r,
+            "appliance_request_seconds",
+            "From admission to the end, successful requests.",
+            ["model", "version"],
+            buckets=_SECONDS,
+            registry=r,
         )
         self.queue_seconds = Histogram(
-            "appliance_queue_seconds", "From admission to the start of the run.",
-            ["model", "version"], buckets=_SECONDS, registry=r,
+            "appliance_queue_seconds",
+            "From admission to the start of the run.",
+            ["model", "version"],
+            buckets=_SECONDS,
+            registry=r,
         )
         self.run_seconds = Histogram(
-            "appliance_run_seconds", "Time of a run in the backend.",
-            ["model", "version"], buckets=_SECONDS, registry=r,
+            "appliance_run_seconds",
+            "Time of a run in the backend.",
+            ["model", "version"],
+            buckets=_SECONDS,
+            registry=r,
         )
         self.batch_rows = Histogram(
-            "appliance_batch_rows", "Items of a run.",
-            ["model", "version"], buckets=(1, 2, 4, 8, 16, 32, 64, 128), registry=r,
+            "appliance_batch_rows",
+            "Items of a run.",
+            ["model", "version"],
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            registry=r,
         )
         self.waiting = Gauge("appliance_queue_length", "Requests that wait for a lane.", registry=r)
         self.running = Gauge("appliance_runs_in_flight", "Runs in the engine now.", registry=r)
@@ -52,14 +68,14 @@ class Metrics:
         self.engine_restarts = Gauge(
             "appliance_engine_restarts_total", "Engine processes that ended and were started again.", registry=r
         )
-        self.engine_memory = Gauge(
-            "appliance_engine_memory_bytes", "Memory of the engine process.", registry=r
-        )
+        self.engine_memory = Gauge("appliance_engine_memory_bytes", "Memory of the engine process.", registry=r)
         self.host_memory = Gauge("appliance_host_memory_bytes", "Memory of the host process.", registry=r)
         self.body_bytes = Gauge("appliance_body_bytes", "Request bodies held in memory now.", registry=r)
         self.device_memory = Gauge(
-            "appliance_device_memory_bytes", "Memory of each device, `used` and `total`.",
-            ["device", "kind"], registry=r,
+            "appliance_device_memory_bytes",
+            "Memory of each device, `used` and `total`.",
+            ["device", "kind"],
+            registry=r,
         )
         self.degraded = Gauge(
             "appliance_degraded_models", "Model versions that run on another device than was asked for.", registry=r

@@ -117,9 +117,7 @@ def config_class() -> type[Any]:
         name: getattr(field, f"TYPE_{name.upper()}")
         for name in ("string", "bool", "int32", "int64", "uint32", "uint64", "double")
     }
-    file = descriptor_pb2.FileDescriptorProto(
-        name="appliance/triton.proto", package=_PACKAGE, syntax="proto2"
-    )
+    file = descriptor_pb2.FileDescriptorProto(name="appliance/triton.proto", package=_PACKAGE, syntax="proto2")
     for name, values in _ENUMS.items():
         # Values are scoped like their enum's siblings, so each enum gets a message of its own around it.
         holder = file.message_type.add(name=f"{name}Holder")
