@@ -3,6 +3,7 @@ main thread is free for the tray icon and for signals."""
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import threading
@@ -59,6 +60,7 @@ class Appliance:
         self.stopped = threading.Event()
         self.changed = threading.Event()
         self._status: Status | None = None
+        self._gate: Gate | None = None
 
     @property
     def address(self) -> str:
@@ -89,6 +91,14 @@ class Appliance:
         except (TimeoutError, RuntimeError):
             return {"state": "stopped"}
 
+    def pause(self) -> None:
+        """Requests wait from now on, within their deadlines; may be called from any thread, also twice."""
+        self._tell_gate(Gate.pause)
+
+    def resume(self) -> None:
+        """Requests go on."""
+        self._tell_gate(Gate.resume)
+
     @property
     def failed(self) -> bool:
         """True when the server ended through a fault."""
@@ -98,6 +108,12 @@ class Appliance:
         """A standing remark for ``/api/status``."""
         if self._status is not None:
             self._status.notes.append(words)
+
+    def _tell_gate(self, what: Callable[[Gate], None]) -> None:
+        if self._loop is not None and self._gate is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(what, self._gate)
+        self.changed.set()
 
     def _thread_main(self) -> None:
         try:
@@ -117,6 +133,7 @@ class Appliance:
         metrics, events = Metrics(), Events()
         supervisor: Supervisor
         gate = Gate(settings, _Observer(metrics), lambda reason: supervisor.kill(reason))
+        self._gate = gate
         roots = [Root(settings.models_folder())]
         if settings.embedded_models:
             roots.append(Root(paths.assets() / "models", read_only=True))
@@ -158,6 +175,7 @@ class Appliance:
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0.005)
+        gc.freeze()  # what exists now stays; looking through it again and again would stop the loop for 50 ms
         self._started.set()
         log.info("listening", address=self.address)
         await asyncio.wait(
@@ -169,6 +187,7 @@ class Appliance:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await context.rates.close()
         probe.close()
         log.info("stopped")
 

@@ -86,6 +86,20 @@ def status(context: typer.Context, as_json: Json = False) -> None:
     raise typer.Exit(commands.status(_settings(context), as_json))
 
 
+@app.command(help="Requests wait until `resume`; none is lost before its deadline.\n\nExample:  appliance pause")
+def pause(context: typer.Context) -> None:
+    from appliance import commands
+
+    raise typer.Exit(commands.pause(_settings(context), True))
+
+
+@app.command(help="Requests that wait since `pause` go on.\n\nExample:  appliance resume")
+def resume(context: typer.Context) -> None:
+    from appliance import commands
+
+    raise typer.Exit(commands.pause(_settings(context), False))
+
+
 @app.command(hidden=True)
 def engine(log_level: Level = None) -> None:
     """The engine process; started by the host only."""

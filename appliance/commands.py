@@ -26,8 +26,7 @@ def status(settings: Settings, as_json: bool) -> int:
     """Exit code 0 when it runs, 1 when not."""
     found = _ask(settings, "/api/status")
     if found is None:
-        print(f"the appliance is not running on port {settings.port}; start it with: appliance")  # noqa: T201
-        return 1
+        return _not_running(settings)
     if as_json:
         print(json.dumps(found, indent=2))  # noqa: T201
         return 0
@@ -49,6 +48,18 @@ def status(settings: Settings, as_json: bool) -> int:
     console.print(_models_table(found["models"]))
     for note in found["notes"]:
         console.print(f"[yellow]{escape(note)}[/]")
+    return 0
+
+
+def pause(settings: Settings, paused: bool) -> int:
+    """Pause or resume the running appliance. Exit code 0 when it is done, 1 when none runs or it refuses."""
+    found = _ask(settings, "/api/pause" if paused else "/api/resume", "POST")
+    if found is None:
+        return _not_running(settings)
+    if found.get("paused") is not paused:
+        print(f"appliance: {found['error']['message']}")  # noqa: T201
+        return 1
+    print("paused: requests wait; go on with: appliance resume" if paused else "requests go on")  # noqa: T201
     return 0
 
 
@@ -185,13 +196,18 @@ def _roots(settings: Settings) -> list[Root]:
     return roots
 
 
-def _ask(settings: Settings, path: str) -> Any:
+def _not_running(settings: Settings) -> int:
+    print(f"the appliance is not running on port {settings.port}; start it with: appliance")  # noqa: T201
+    return 1
+
+
+def _ask(settings: Settings, path: str, method: str = "GET") -> Any:
     """The running appliance's JSON, or None if none runs."""
     running = find_running(settings.state_folder(), settings.port)
     url = running.url if running else f"http://{settings.host}:{settings.port}"
     headers = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
     try:
-        return httpx.get(f"{url}{path}", headers=headers, timeout=10, trust_env=False).json()
+        return httpx.request(method, f"{url}{path}", headers=headers, timeout=10, trust_env=False).json()
     except (httpx.HTTPError, ValueError):
         return None
 

@@ -16,6 +16,7 @@
     ├── HeadTooLarge            431 head_too_large
     ├── TryLater                (retryable, carries a Retry-After)
     │   ├── QueueFull           429 queue_full
+    │   ├── RateLimited         429 rate_limited
     │   ├── QueueTimeout        503 queue_timeout
     │   ├── EngineRestarting    503 engine_restarting
     │   ├── WarmingUp           503 warming_up
@@ -143,6 +144,13 @@ class QueueFull(TryLater):
     """The model's queue, or the queue in total, holds as many requests as it may."""
 
     code = "queue_full"
+    status = 429
+
+
+class RateLimited(TryLater):
+    """More requests in a time than this client may send, or this model takes."""
+
+    code = "rate_limited"
     status = 429
 
 

@@ -77,6 +77,15 @@ class Metrics:
             ["device", "kind"],
             registry=r,
         )
+        self.ledger = Gauge(
+            "appliance_memory_budget_bytes",
+            "The ledger of each device: `capacity`, `weights`, `in_flight`, `reserved`, `others`.",
+            ["device", "kind"],
+            registry=r,
+        )
+        self.out_of_memory = Gauge(
+            "appliance_out_of_memory_total", "Runs that ran out of memory, by device.", ["device"], registry=r
+        )
         self.degraded = Gauge(
             "appliance_degraded_models", "Model versions that run on another device than was asked for.", registry=r
         )

@@ -124,6 +124,10 @@ def _tray(settings: Settings, appliance: Any, stop: threading.Event) -> str | No
                 desktop.open_folder(settings.models_folder())
             case "open_logs":
                 desktop.open_folder(settings.state_folder() / "logs")
+            case "pause":
+                appliance.pause()
+            case "resume":
+                appliance.resume()
             case "quit":
                 stop.set()
         return None

@@ -3,17 +3,48 @@
 Nothing is read at import: ``load()`` reads the files and the environment when it is called.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from appliance.rate_text import rate_fault
 from appliance.system import paths
 
 
 class SettingsError(Exception):
     """A setting is wrong; the message names it, its value's fault and where settings come from."""
+
+
+def _rate(text: str) -> str:
+    fault = rate_fault(text)
+    if fault:
+        raise ValueError(fault)
+    return text
+
+
+def _storage(text: str) -> str:
+    if text == "memory://":
+        return text
+    if not _is_redis(text):  # told without the text itself: it may hold a password
+        raise ValueError("must be memory:// or an address such as redis://host:6379/0")
+    if find_spec("redis") is None:
+        raise ValueError("the extra 'redis' is not installed: pip install \".[redis]\"")
+    return text
+
+
+def _is_redis(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
+
+
+Rate = Annotated[str, AfterValidator(_rate)]
 
 
 class Settings(BaseSettings):
@@ -46,12 +77,27 @@ class Settings(BaseSettings):
     load_timeout_ms: int = Field(300_000, ge=1, description="Longest load and warm-up of one model.")
     shutdown_ms: int = Field(3_000, ge=0, description="How long running requests may finish when the program ends.")
 
+    rate_limit_client: Rate | None = Field(
+        None, description="Requests of one client (API key, else address), such as `100/second`; more get 429."
+    )
+    rate_limit_model: Rate | None = Field(None, description="Requests to one model, where it has no rate of its own.")
+    rate_limit_storage: Annotated[str, AfterValidator(_storage)] = Field(
+        "memory://", description="Where rates are counted; a `redis://` address is shared by several appliances."
+    )
+
+    memory_fraction: float = Field(0.9, gt=0, le=1, description="Share of a GPU's memory that may be used.")
+    cpu_memory_fraction: float = Field(0.5, gt=0, le=1, description="Share of the system's memory for CPU models.")
+    memory_reserve_bytes: int = Field(256 << 20, ge=0, description="Memory of each device that is left alone.")
+    max_overtake_ms: int = Field(
+        2_000, ge=0, description="How long smaller requests may overtake one that waits for memory."
+    )
+
     max_body_bytes: int = Field(64 << 20, ge=1024, description="Largest request body, also after decompression.")
     max_body_total_bytes: int = Field(
         512 << 20, ge=1024, description="All request bodies held at once; more get 503."
     )
     body_timeout_ms: int = Field(30_000, ge=1, description="Longest time for a body to arrive.")
-    idempotency_bytes: int = Field(64 << 20, ge=0, description="Answers kept for `Idempotency-Key`, together.")
+    idempotency_bytes: int = Field(64 << 20, ge=0, description="Kept answers of `Idempotency-Key`, together.")
     idempotency_keep_ms: int = Field(60_000, ge=0, description="How long such an answer is kept.")
     max_pixels: int = Field(50_000_000, ge=1, description="Largest image, in pixels, checked before decoding.")
     max_items: int = Field(64, ge=1, description="Most files in one task request.")
@@ -95,7 +141,9 @@ def load(**flags: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors())
+        faults = "; ".join(
+            f"{'.'.join(str(p) for p in e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()
+        )
         raise SettingsError(f"settings: {faults}") from None
     except ValueError as error:  # a settings file that is not TOML, a variable that is not JSON
         raise SettingsError(f"settings: {error}") from None

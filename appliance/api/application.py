@@ -18,23 +18,25 @@ from appliance import __version__
 from appliance.api import oip_meta, openapi, state
 from appliance.api.body import Body, Receive, Scope, Send, Unread
 from appliance.api.context import Context
-from appliance.api.errors import CLOSE, Headers, body_of, headers_of, send_error, send_unread
+from appliance.api.errors import CLOSE, Headers, body_of, headers_of, internal, send_error, send_unread
 from appliance.api.guard import Guard
+from appliance.api.hot import ShortWay
 from appliance.api.idempotency import REPLAYED
 from appliance.api.oip import Infer
 from appliance.api.predict import Predict
 from appliance.errors import (
     ApplianceError,
     Cancelled,
-    InternalError,
     InvalidInput,
     MethodNotAllowed,
     NotFound,
     Paused,
+    RateLimited,
 )
 
 log = structlog.get_logger("api")
 
+_KEEP_OPEN = 64 * 1024  # bodies up to this size are let in and thrown away, so that the connection can go on
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 # What a page of an allowed origin may read of an answer beside the body.
@@ -58,6 +60,7 @@ class Application(FastAPI):
         self._guard = Guard(context.settings)
         self._infer = Infer(context)
         self._predict = Predict(context)
+        self.short = ShortWay(context, self._guard, self._infer, self._request_id)
         self.include_router(oip_meta.router(context))
         self.include_router(state.router(context))
         self.include_router(openapi.docs_router())
@@ -150,6 +153,9 @@ class Application(FastAPI):
         if self._context.gate.closing:
             raise Paused("the appliance is shutting down", retry_after_s=5)
 
+        if self._context.rates.limits(model):
+            await self._count_in(model, scope, headers)
+
         async def work(headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
             if task:
                 await self._predict(model, scope, headers, request_id, receive, send, extra)
@@ -162,6 +168,21 @@ class Application(FastAPI):
             await work(headers, receive, send)
         return True
 
+    async def _count_in(self, model: str, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Count the request for the rate limits, before its body is read. Raises RateLimited, Unread with it.
+
+        One whose ``Idempotency-Key`` is known makes no work, and does not count.
+        """
+        context, key = self._context, headers.get(b"idempotency-key")
+        if key is not None and context.idempotency.knows(_who(scope, headers), key.decode("latin-1")):
+            return
+        try:
+            await context.rates.take(model, scope, headers)
+        except RateLimited as error:
+            if b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")) > _KEEP_OPEN:
+                raise Unread(error) from None
+            raise
+
     async def _once(
         self,
         work: Callable[[dict[bytes, bytes], Receive, Send], Awaitable[None]],
@@ -173,8 +194,6 @@ class Application(FastAPI):
     ) -> None:
         """Answer a request with an ``Idempotency-Key``: alone, with others that have it, or from the store."""
         context, settings = self._context, self._context.settings
-        who = (headers.get(b"x-api-key") or headers.get(b"authorization") or b"").decode("latin-1")
-        who = who or str((scope.get("client") or ("",))[0])
         told = (b"content-type", b"accept", b"accept-encoding", b"inference-header-content-length")
         route = repr((scope["path"], scope["query_string"], [headers.get(name) for name in told]))
         wait_s = settings.body_timeout_ms / 1000
@@ -182,7 +201,7 @@ class Application(FastAPI):
             plain = {name: value for name, value in headers.items() if name not in (b"content-encoding",)}
             plain[b"content-length"] = b"%d" % len(body)
             answer, joined = await context.idempotency.answer(
-                who,
+                _who(scope, headers),
                 headers[b"idempotency-key"].decode("latin-1"),
                 route,
                 body,
@@ -232,9 +251,10 @@ class Application(FastAPI):
         return _response(InvalidInput(str(error.detail)), request)
 
 
-def internal(request_id: str) -> InternalError:
-    """What a caller is told of a fault of the appliance itself."""
-    return InternalError(f"internal error; the log has it under request id {request_id}")
+def _who(scope: Scope, headers: dict[bytes, bytes]) -> str:
+    """Whose ``Idempotency-Key`` it is."""
+    key = (headers.get(b"x-api-key") or headers.get(b"authorization") or b"").decode("latin-1")
+    return key or str((scope.get("client") or ("",))[0])
 
 
 def _response(error: ApplianceError, request: Request) -> Response:

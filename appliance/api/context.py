@@ -8,10 +8,12 @@ from typing import Any
 
 from appliance.api.body import BodyBudget
 from appliance.api.idempotency import IdempotencyStore
+from appliance.api.rates import Rates
 from appliance.gate.gate import Gate
 from appliance.metrics import Metrics
 from appliance.serving.catalog import Catalog
 from appliance.serving.events import Events
+from appliance.serving.status import Status
 from appliance.settings import Settings
 
 
@@ -25,7 +27,7 @@ class Context:
         gate: Gate,
         events: Events,
         metrics: Metrics,
-        status: Callable[[], dict[str, Any]],
+        status: Status,
         offload: Callable[..., Any],
     ) -> None:
         self.settings = settings
@@ -38,6 +40,7 @@ class Context:
         self.bodies = BodyBudget(settings.max_body_total_bytes)
         keep_s = settings.idempotency_keep_ms / 1000
         self.idempotency = IdempotencyStore(settings.idempotency_bytes, keep_s, time.monotonic)
+        self.rates = Rates(settings, catalog.models, status.notes)
         self.started = time.time()
         self._boot = secrets.token_hex(4)
         self._count = itertools.count(1)

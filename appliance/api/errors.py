@@ -5,7 +5,7 @@ import math
 import msgspec
 
 from appliance.api.body import Receive, Send, drain
-from appliance.errors import ApplianceError, TryLater
+from appliance.errors import ApplianceError, InternalError, TryLater
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -43,6 +43,16 @@ def headers_of(error: ApplianceError, request_id: str) -> Headers:
     return headers
 
 
+def rendered(error: ApplianceError, path: str, request_id: str) -> tuple[Headers, bytes]:
+    """Headers (without the body's length) and body of an answer that is an error."""
+    return headers_of(error, request_id), body_of(error, path, request_id)
+
+
+def internal(request_id: str) -> InternalError:
+    """What a caller is told of a fault of the appliance itself."""
+    return InternalError(f"internal error; the log has it under request id {request_id}")
+
+
 async def send_error(
     send: Send, error: ApplianceError, path: str, request_id: str, extra: Headers | None = None
 ) -> None:
@@ -62,7 +72,7 @@ async def send_unread(
 
 
 async def _start(send: Send, error: ApplianceError, path: str, request_id: str, extra: Headers | None) -> bytes:
-    body = body_of(error, path, request_id)
-    headers = [*headers_of(error, request_id), (b"content-length", b"%d" % len(body)), *(extra or ())]
+    own, body = rendered(error, path, request_id)
+    headers = [*own, (b"content-length", b"%d" % len(body)), *(extra or ())]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     return body

@@ -93,6 +93,11 @@ class IdempotencyStore:
             if not entry.waiters and not entry.task.done():
                 entry.task.cancel()
 
+    def knows(self, who: str, key: str) -> bool:
+        """Whether a request with this key is on its way, or its answer is kept."""
+        self._expire()
+        return (who, key) in self._entries
+
     def _ended(self, name: tuple[str, str], entry: _Entry, task: "asyncio.Task[Answer]") -> None:
         kept = not task.cancelled() and task.exception() is None and task.result().status == 200
         if not kept or task.result().size > self._max_bytes:

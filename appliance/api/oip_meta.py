@@ -123,6 +123,12 @@ def model_stats(name: str, version: str, stats: ModelStats) -> dict[str, Any]:
     }
 
 
+def _why_idle(model: ServedModel, version: ServedVersion) -> str:
+    if version.asleep:
+        return "not loaded; a request loads it"
+    return "" if version.ready or model.wanted else "not loaded"
+
+
 def repository_index(models: list[ServedModel]) -> list[dict[str, str]]:
     """``POST /v2/repository/index``: one entry a version; the reason says what is wrong, in words."""
     entries = []
@@ -131,7 +137,7 @@ def repository_index(models: list[ServedModel]) -> list[dict[str, str]]:
             reason = model.error or "not loaded"
             entries.append({"name": model.name, "version": "", "state": "UNAVAILABLE", "reason": reason})
         for number, version in model.versions.items():
-            idle = "" if version.ready or model.wanted else "not loaded"
+            idle = _why_idle(model, version)
             entries.append(
                 {
                     "name": model.name,

@@ -31,7 +31,7 @@ _ERRORS = {
     "404": "model_not_found: unknown, or not loaded",
     "413": "input_too_large: body, pixels, items or elements over the limit",
     "415": "unsupported_media: not something that can be read",
-    "429": "queue_full: come back after Retry-After",
+    "429": "queue_full, rate_limited: come back after Retry-After",
     "500": "model_error, invalid_output",
     "503": "queue_timeout, engine_restarting, warming_up, paused: come back after Retry-After",
     "504": "inference_timeout: the run took longer than its deadline",

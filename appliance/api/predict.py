@@ -11,7 +11,7 @@ from appliance.api import forms
 from appliance.api.body import Body, Receive, Scope, Send
 from appliance.api.context import Context
 from appliance.api.disconnect import Disconnect
-from appliance.api.oip import deadlines, priority
+from appliance.api.oip import deadlines, priority, wake
 from appliance.api.oip_codec import DEFAULT_PRIORITY
 from appliance.api.respond import Headers, send_body, timing
 from appliance.errors import InvalidInput, ModelNotFound, NotAcceptable, WarmingUp
@@ -39,6 +39,7 @@ class GateCaller:
 
     async def infer(self, inputs: Mapping[str, Array], *, model: str | None = None) -> dict[str, Array]:
         context, name = self._context, model or self._own
+        await wake(context, name, self._headers)
         served = context.catalog.version(name)
         if served.spec is None:
             raise ModelNotFound(f"model '{name}' has nothing to run", param="model")
@@ -77,6 +78,7 @@ class Predict:
         context, settings = self._context, self._context.settings
         wait_s = settings.body_timeout_ms / 1000
         async with Body(headers, receive, context.bodies, settings.max_body_bytes, wait_s) as body:
+            await wake(context, model, headers)
             served = context.catalog.version(model)
             pipeline = context.catalog.model(model).pipeline
             if pipeline is None:

@@ -11,10 +11,12 @@ from typing import ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from appliance.api.errors import body_of
+from appliance.api.hot import ShortWay, Visit
 from appliance.errors import ApplianceError, HeadTooLarge, InvalidInput, Overloaded, TryLater
 
 MAX_HEAD = 64 * 1024
 HEAD_S = 10.0
+_VISIT_S = 1.0  # a body that takes longer is read in ASGI's way, which has a deadline for it
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -25,20 +27,38 @@ class BoundedProtocol(HttpToolsProtocol):
     _in_head = False
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _visit: Visit | None = None  # a request that goes the short way, while its body comes
+    _visit_timer: asyncio.TimerHandle | None = None
+    _idle_timer: asyncio.TimerHandle | None = None
+    _last_read = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self._short: ShortWay | None = getattr(self.config.app, "short", None)
         if len(self.connections) > self.max_connections:
             self._refuse(Overloaded(f"{self.max_connections} connections are open, no more are taken"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_over()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._visit is not None and self._short is not None:
+            self._short.leave(self._visit)
+        self._visit_is_over()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        if self._visit is not None:
+            self._take_asgi_way()  # whose answer then tells why
+        super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        self._last_read = self.loop.time()
         super().data_received(data)
+        if self._visit is not None and self._visit_timer is None:
+            self._visit_timer = self.loop.call_later(_VISIT_S, self._take_asgi_way)
         if not self._in_head:
             return
         # The usual head comes in one piece and never gets here.
@@ -50,10 +70,85 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
-        super().on_message_begin()
+        # The scope is made when it is known that there is a need for one.
+        self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
         self._head_is_over()
+        before, short = self.cycle, self._short
+        if (
+            short is not None
+            and (before is None or before.response_complete)
+            and not self.flow.write_paused
+            and not self.expect_100_continue
+            and self.parser.get_method() == b"POST"
+            and self.parser.get_http_version() == "1.1"
+            and not self.parser.should_upgrade()
+        ):
+            self._visit = short.welcome(self.url, dict(self.headers))
+        if self._visit is None:
+            self._begin_asgi()
+
+    def on_body(self, body: bytes) -> None:
+        if self._visit is None:
+            super().on_body(body)
+        else:
+            self._visit.add(body)
+
+    def on_message_complete(self) -> None:
+        visit, short = self._visit, self._short
+        if visit is None or short is None:
+            super().on_message_complete()
+            return
+        exchange = short.begin(visit, self, self.parser.should_keep_alive())
+        if exchange is None:
+            self._take_asgi_way()
+            super().on_message_complete()
+            return
+        self._visit_is_over()
+        self.cycle = exchange  # type: ignore[assignment]  # it has what is used of a cycle
+
+    def on_short_complete(self) -> None:
+        """``on_response_complete`` with one timer for many requests."""
+        if self.pipeline or self.transport.is_closing():
+            self.on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._idle)
+
+    def _idle(self) -> None:
+        self._idle_timer = None
+        left = self._last_read + self.timeout_keep_alive - self.loop.time()
+        if self.cycle is None or not self.cycle.response_complete or left > 0.01:
+            self._idle_timer = self.loop.call_later(max(left, 1.0), self._idle)
+        else:
+            self.timeout_keep_alive_handler()
+
+    def _visit_is_over(self) -> None:
+        self._visit = None
+        if self._visit_timer is not None:
+            self._visit_timer.cancel()
+            self._visit_timer = None
+
+    def _take_asgi_way(self) -> None:
+        """Leave the short way, with what there is of the body."""
+        visit, short = self._visit, self._short
+        self._visit_is_over()
+        if visit is None or short is None:
+            return
+        short.leave(visit)
+        if self.transport.is_closing():
+            return
+        self._begin_asgi()
+        if body := bytes(visit.body()):
+            super().on_body(body)
+
+    def _begin_asgi(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.headers.extend(headers)
+        self.url, self.expect_100_continue = url, expects
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:

@@ -24,12 +24,17 @@ async def send_body(send: Send, pieces: Iterable[Buffer], headers: Headers, stat
     await send({"type": "http.response.body", "body": body})
 
 
+def packs(accept: bytes | None) -> int | None:
+    """zlib's window bits of the one coding asked for; None: send it plain."""
+    return _WBITS.get(accept.strip().lower()) if accept else None
+
+
 async def compressed(pieces: list[Buffer], accept: bytes | None, headers: Headers) -> list[Buffer]:
     """Compress where the client asks for exactly one coding, ``gzip`` or ``deflate``.
 
     Clients that list several by habit (browsers, httpx) get it plain: over loopback compressing only costs.
     """
-    wbits = _WBITS.get(accept.strip().lower()) if accept else None
+    wbits = packs(accept)
     if wbits is None or accept is None:
         return pieces
     size = sum(memoryview(p).nbytes for p in pieces)
@@ -49,7 +54,7 @@ def device(spec: ModelSpec) -> bytes:
     """``cuda:0``, ``cpu``; with the reason where that is not what was asked for."""
     if spec.degraded is None:
         return spec.device.encode()
-    reason = spec.degraded.encode("ascii", "replace").replace(b'"', b"'").replace(b"\n", b" ")
+    reason = spec.degraded.encode("ascii", "replace").replace(b'"', b"'").replace(b"\r", b" ").replace(b"\n", b" ")
     return spec.device.encode() + b'; reason="' + reason + b'"'
 
 

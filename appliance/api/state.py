@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
+import structlog
 from fastapi import APIRouter, Response
 from starlette.responses import RedirectResponse, StreamingResponse
 
 from appliance.api.context import Context
 from appliance.api.oip_meta import json
 from appliance.errors import NotFound
+
+log = structlog.get_logger("api")
 
 _STATUS_EVERY_S = 1.0
 _KEEP_ALIVE_S = 15.0
@@ -41,6 +44,20 @@ def router(context: Context) -> APIRouter:
     @routes.get("/api/status", summary="Everything about the appliance's state")
     async def status() -> Response:
         return json(context.status())
+
+    @routes.post("/api/pause", summary="Requests wait in the queue from now on; those that run go on")
+    async def pause() -> Response:
+        """Also when it is paused already. Waits are bounded as ever: a full queue is 429, a long wait 503."""
+        context.gate.pause()
+        log.info("paused")
+        return json({"paused": True})
+
+    @routes.post("/api/resume", summary="Requests that wait go on")
+    async def resume() -> Response:
+        """Also when it is not paused."""
+        context.gate.resume()
+        log.info("resumed")
+        return json({"paused": False})
 
     @routes.get("/api/requests/{request_id}", summary="Where a request stands: state, place in the queue, wait")
     async def request_state(request_id: str) -> Response:

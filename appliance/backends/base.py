@@ -16,7 +16,8 @@ from appliance.models.tensors import Array
 
 class LoadRequest(msgspec.Struct, frozen=True):
     """What to open. ``device``: the server's policy (``auto``, ``cpu``, ``cuda``, ``cuda:N``); ``threads``: of one
-    run on the CPU (0: the runtime's own choice). Nothing outside ``root`` may be read."""
+    run on the CPU (0: the runtime's own choice). Nothing outside ``root`` may be read. ``memory_limit``: the
+    most bytes of a GPU that the runtime's allocator may take, None for no bound."""
 
     model: str
     path: Path
@@ -24,6 +25,7 @@ class LoadRequest(msgspec.Struct, frozen=True):
     device: str
     threads: int
     config: ModelConfig
+    memory_limit: int | None = None
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -84,6 +86,10 @@ class Backend(Protocol):
     def runtimes(self) -> dict[str, str]: ...
 
     def providers(self) -> tuple[str, ...]: ...
+
+    def memory(self) -> dict[str, tuple[int, int, int]]:
+        """(total, free, ours) in bytes of devices that only this backend knows; real ones are read elsewhere."""
+        ...
 
     def open(self, request: LoadRequest) -> Session:
         """Open a model file. Raises ModelLoadError (said in words), InsufficientMemory."""

@@ -11,21 +11,28 @@
     load_crash = true                    loading kills the process
     crash_on, hang_on, fail_on, oom_on   values: an input that holds one kills the process, never ends,
                                          raises model_error, raises insufficient_memory
+    nan_on                               value: the elements that hold it give NaN
+    sick_on                              value: from then on every run gives twice as much
+    device_bytes = 1073741824            it runs on a fake device ``fake:0`` of this size (shared by all that name it)
+    weight_bytes, run_bytes, item_bytes  what the model, a run, and each item of a run take of that device
 """
 
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from appliance.backends.base import Cancellation, LoadRequest, Opened
+from appliance.backends.fake_device import FakeDevice
 from appliance.errors import Cancelled, InsufficientMemory, ModelError, ModelLoadError
 from appliance.models.spec import TensorSpec
 from appliance.models.tensors import Array
+
+FAKE_DEVICE = "fake:0"
 
 
 class FakeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,12 +50,24 @@ class FakeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hang_on: float | None = None
     fail_on: float | None = None
     oom_on: float | None = None
+    nan_on: float | None = None
+    sick_on: float | None = None
+    device_bytes: int | None = None
+    weight_bytes: int = 0
+    run_bytes: int = 0
+    item_bytes: int = 0
 
 
 class FakeBackend:
     """Opens anything."""
 
     name = "fake"
+
+    def __init__(self) -> None:
+        self._device: FakeDevice | None = None
+
+    def memory(self) -> dict[str, tuple[int, int, int]]:
+        return {FAKE_DEVICE: self._device.memory()} if self._device is not None else {}
 
     def runtimes(self) -> dict[str, str]:
         return {}
@@ -66,7 +85,12 @@ class FakeBackend:
             os.abort()
         if options.load_error:
             raise ModelLoadError(options.load_error)
-        return FakeSession(options)
+        if options.device_bytes is None:
+            return FakeSession(options, None)
+        if self._device is None:
+            self._device = FakeDevice(options.device_bytes)
+        self._device.take(options.weight_bytes)
+        return FakeSession(options, self._device)
 
 
 class _Flag:
@@ -80,14 +104,18 @@ class _Flag:
 class FakeSession:
     """``y`` = gain × first input."""
 
-    def __init__(self, options: FakeOptions) -> None:
+    def __init__(self, options: FakeOptions, device: FakeDevice | None) -> None:
         self._options = options
+        self._gain = options.gain
+        self._device = device
         inputs = tuple(
             TensorSpec(name, str(what[0]), tuple(what[1:]), tuple(None for _ in what[1:]))
             for name, what in options.inputs.items()
         )
         output = TensorSpec("y", inputs[0].datatype, inputs[0].shape, inputs[0].axes)
-        self.opened = Opened("fake", inputs, (output,), "cpu", (), batch_axis=options.batch)
+        self.opened = Opened(
+            "fake", inputs, (output,), FAKE_DEVICE if device else "cpu", (), batch_axis=options.batch
+        )
 
     def cancellation(self) -> _Flag:
         return _Flag()
@@ -99,6 +127,19 @@ class FakeSession:
         def holds(value: float | None) -> bool:
             return value is not None and bool(np.any(first == value))
 
+        if self._device is not None:
+            size = options.run_bytes + options.item_bytes * len(first)
+            self._device.take(size)
+            try:
+                return self._run(first, outputs, handle, holds)
+            finally:
+                self._device.give(size)
+        return self._run(first, outputs, handle, holds)
+
+    def _run(
+        self, first: Array, outputs: Sequence[str], handle: "_Flag", holds: Callable[[float | None], bool]
+    ) -> list[Array]:
+        options = self._options
         if holds(options.crash_on):
             os.abort()
         if holds(options.hang_on):
@@ -109,7 +150,12 @@ class FakeSession:
             raise InsufficientMemory("the fake device is out of memory")
         if holds(options.fail_on):
             raise ModelError("the fake model failed")
-        return [(first * options.gain).astype(first.dtype) for _ in outputs]
+        if holds(options.sick_on):
+            self._gain = 2 * options.gain
+        found = (first * self._gain).astype(first.dtype)
+        if holds(options.nan_on):
+            found[first == options.nan_on] = np.nan
+        return [found for _ in outputs]
 
     def stream(
         self, inputs: Mapping[str, Array], outputs: Sequence[str], handle: Cancellation
@@ -118,4 +164,5 @@ class FakeSession:
             yield self.run({"x": part}, outputs, handle)
 
     def close(self) -> None:
-        pass
+        if self._device is not None:
+            self._device.give(self._options.weight_bytes)

@@ -17,6 +17,7 @@ from appliance.models import onnx_file
 from appliance.models.spec import TensorSpec
 from appliance.models.tensors import Array
 
+_LARGE = 32 << 20
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 _DATATYPES = {
     "tensor(bool)": "BOOL",
@@ -47,10 +48,13 @@ class OnnxBackend:
     def providers(self) -> tuple[str, ...]:
         return tuple(ort.get_available_providers())
 
+    def memory(self) -> dict[str, tuple[int, int, int]]:
+        return {}
+
     def open(self, request: LoadRequest) -> "OnnxSession":
         """Inspect the file (nothing outside the model's folder is opened), then make the session."""
         facts = onnx_file.inspect(request.path, request.root)
-        wanted = onnx_device.wanted(request.device, request.config.device, self.providers())
+        wanted = onnx_device.wanted(request.device, request.config.device, self.providers(), request.memory_limit)
         options = ort.SessionOptions()
         options.log_severity_level = 3
         if request.threads:
@@ -149,6 +153,21 @@ def _is_out_of_memory(text: str) -> bool:
     )
 
 
+class _Usual:
+    """What inputs usually weigh, to know an unusually large run: after one, the arena gives back what it grew by.
+
+    ``unusual(nbytes)``: more than 4 times the running mean, and at least 32 MiB.
+    """
+
+    def __init__(self) -> None:
+        self._mean: float | None = None
+
+    def unusual(self, nbytes: int) -> bool:
+        mean = self._mean
+        self._mean = float(nbytes) if mean is None else mean + 0.05 * (nbytes - mean)
+        return mean is not None and nbytes >= _LARGE and nbytes > 4 * mean
+
+
 class _Run:
     """Cancellation of one run: ``terminate`` is looked at between nodes."""
 
@@ -169,6 +188,8 @@ class OnnxSession:
         self._session = session
         self.opened = opened
         self._raw = {t.name for t in (*opened.inputs, *opened.outputs) if t.datatype == "BF16"}
+        self._usual = _Usual()
+        self._arena = opened.device.replace("cuda", "gpu") if ":" in opened.device else f"{opened.device}:0"
         self._strings = {t.name for t in opened.inputs if t.datatype == "BYTES"}
 
     def cancellation(self) -> _Run:
@@ -178,6 +199,8 @@ class OnnxSession:
         assert isinstance(handle, _Run)
         if handle.cancelled:
             raise Cancelled("cancelled before it ran")
+        if self._usual.unusual(sum(a.nbytes for a in inputs.values())):
+            handle.options.add_run_config_entry("memory.enable_memory_arena_shrinkage", self._arena)
         if self._strings:
             inputs = {name: _text(name, a) if name in self._strings else a for name, a in inputs.items()}
         try:

@@ -35,7 +35,7 @@ class Truth(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def wanted(policy: str, model: DevicePolicy, available: Sequence[str]) -> Wanted:
+def wanted(policy: str, model: DevicePolicy, available: Sequence[str], memory_limit: int | None = None) -> Wanted:
     """Providers by the server's policy (``auto``, ``cpu``, ``cuda``, ``cuda:N``) and the model's.
 
     ``auto`` takes CUDA where the runtime was built with it. A model that requires CUDA is never run without.
@@ -48,7 +48,10 @@ def wanted(policy: str, model: DevicePolicy, available: Sequence[str]) -> Wanted
     if _CUDA not in available:
         return Wanted([_CPU], None, _why_not(None, 0) if asked else None)
     index = int(policy.partition(":")[2] or 0)
+    # The arena grows by what is asked for, not in powers of two, and never over the budget.
     options = {"device_id": index, "arena_extend_strategy": "kSameAsRequested"}
+    if memory_limit:
+        options["gpu_mem_limit"] = memory_limit
     return Wanted([(_CUDA, options), _CPU], index)
 
 

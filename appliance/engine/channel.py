@@ -123,6 +123,11 @@ class FrameReader:
         self._parser = FrameParser()
         self._ready: list[tuple[bytes, memoryview]] = []
 
+    @property
+    def more(self) -> bool:
+        """The next frame is here already."""
+        return bool(self._ready)
+
     def read(self) -> tuple[bytes, memoryview] | None:
         """The next frame; None at the end of the stream. Raises OSError, ChannelError."""
         while not self._ready:

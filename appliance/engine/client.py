@@ -12,6 +12,7 @@ from appliance.engine.channel import ChannelError, FrameProtocol
 from appliance.engine.messages import (
     Cancel,
     Chunk,
+    DeviceMemory,
     Done,
     End,
     Failed,
@@ -25,6 +26,7 @@ from appliance.engine.messages import (
     Run,
     Stop,
     ToHost,
+    Unfit,
     Unload,
     attach,
     buffers,
@@ -41,11 +43,13 @@ class EngineDied(Exception):
 
 
 class RunResult(msgspec.Struct, frozen=True):
-    """One entry an item: its outputs, or the error it has. Times in nanoseconds, measured by the engine."""
+    """One entry an item: its outputs, or the error it has. Times in nanoseconds, measured by the engine;
+    ``ran_out``: see ``Result``."""
 
     items: list[tuple[Tensor, ...] | ApplianceError]
     run_ns: int
     total_ns: int
+    ran_out: bool = False
 
 
 OnResult = Callable[[RunResult | ApplianceError | EngineDied], None]
@@ -54,10 +58,16 @@ OnChunk = Callable[[tuple[Tensor, ...]], None]
 
 class EngineClient:
     """One connection to one engine. Every callback is called exactly once with an end: a result, an error or
-    EngineDied."""
+    EngineDied.
 
-    def __init__(self, on_close: Callable[[str], None]) -> None:
+    ``on_unfit(reason)``: the engine says that it is not to be trusted any more. Nothing it says afterwards is heard;
+    it must be killed.
+    """
+
+    def __init__(self, on_close: Callable[[str], None], on_unfit: Callable[[str], None] | None = None) -> None:
         self._on_close = on_close
+        self._on_unfit = on_unfit
+        self._unfit = False
         self._protocol = FrameProtocol(self._message, self._closed)
         self._transport: asyncio.BaseTransport | None = None
         self._runs: dict[int, tuple[OnResult, OnChunk | None, int]] = {}  # the last: how many items
@@ -69,6 +79,12 @@ class EngineClient:
         self.hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self.last_pong = asyncio.get_running_loop().time()
         self.memory_bytes: int | None = None
+        self.on_memory: Callable[[dict[str, DeviceMemory]], None] = lambda memory: None
+
+    @property
+    def runtimes(self) -> dict[str, str]:
+        """Package → version, as the engine's hello said."""
+        return self.hello.result().runtimes if self.hello.done() and not self.hello.exception() else {}
 
     @property
     def loading(self) -> bool:
@@ -147,6 +163,8 @@ class EngineClient:
             self._transport.close()
 
     def _message(self, message: ToHost, payload: memoryview) -> None:
+        if self._unfit:
+            return
         self.last_pong = asyncio.get_running_loop().time()
         match message:
             case Result():
@@ -161,6 +179,7 @@ class EngineClient:
                     entry[0](RunResult([()], message.run_ns, message.run_ns))
             case Pong():
                 self.memory_bytes = message.rss
+                self.on_memory(message.memory)
             case Loaded():
                 _resolve(self._loads.pop(message.handle, None), message)
             case Done():
@@ -169,6 +188,10 @@ class EngineClient:
                 _resolve(self.hello, message)
             case Failed():
                 self._failed(message)
+            case Unfit():
+                self._unfit = True
+                if self._on_unfit is not None:
+                    self._on_unfit(message.reason)
 
     def _result(self, message: Result, payload: memoryview) -> None:
         entry = self._runs.get(message.id)
@@ -223,4 +246,4 @@ def _attached(message: Result, payload: memoryview) -> RunResult:
         else:
             tensors, at = attach(entry.tensors, payload, at)
             items.append(tensors)
-    return RunResult(items, message.run_ns, message.total_ns)
+    return RunResult(items, message.run_ns, message.total_ns, message.ran_out)

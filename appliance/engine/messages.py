@@ -1,7 +1,7 @@
 """The declared structs that cross between host and engine. Nothing else does; nothing is pickled.
 
 Host → engine: Load, Unload, Run, Cancel, Ping, Stop. Engine → host: Hello, Loaded, Done, Result, Chunk, End,
-Failed, Pong. Tensor bytes follow a message in the order in which its ``TensorMeta`` are listed.
+Failed, Pong, Unfit. Tensor bytes follow a message in the order in which its ``TensorMeta`` are listed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,13 +25,32 @@ class Message(msgspec.Struct, array_like=True, tag=True):
     """Base of all messages: the tag in front tells them apart."""
 
 
+class CostPoint(msgspec.Struct, frozen=True, array_like=True):
+    """What a run of ``batch`` items took at its peak, in bytes. ``bucket``: the shapes of the inputs without their
+    batch axis (with it, where the model has none), in the model's order."""
+
+    bucket: tuple[tuple[int, ...], ...]
+    batch: int
+    size: int
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What an earlier warm-up of the same files with the same runtime found out: see ``Loaded`` and ``ModelSpec``."""
+
+    device: str
+    max_batch: int
+    costs: tuple[CostPoint, ...]
+    notes: tuple[str, ...] = ()
+
+
 class Load(Message):
     """Load and warm up one model version; answered by Loaded or Failed.
 
     ``handle`` is chosen by the host, names the loaded copy in later messages and is never used again.
     ``root``: the folder outside of which nothing may be read. ``device``: the server's policy (``auto``, ``cpu``,
     ``cuda``, ``cuda:N``). ``max_batch``: the server's limit for merged runs. ``declared_*``: what a foreign config
-    file declares (checked against the file).
+    file declares (checked against the file). ``known``: need not be measured and proved again.
+    ``memory_limit``: the most bytes of a GPU that the runtime's allocator may take.
     """
 
     handle: int
@@ -48,6 +67,8 @@ class Load(Message):
     declared_inputs: tuple[TensorSpec, ...] = ()
     declared_outputs: tuple[TensorSpec, ...] = ()
     declared_max_batch: int | None = None
+    known: Known | None = None
+    memory_limit: int | None = None
 
 
 class Unload(Message):
@@ -93,14 +114,25 @@ class Hello(Message):
     providers: tuple[str, ...]
 
 
+class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
+    """A device's memory in bytes; ``ours``: what the engine process holds of it."""
+
+    total: int
+    free: int
+    ours: int
+
+
 class Loaded(Message):
-    """``load_ms`` and ``warmup_ms`` as measured; ``memory_bytes``: growth of the process while loading."""
+    """``load_ms`` and ``warmup_ms`` as measured; ``memory_bytes``: what the weights took of the device; ``costs``:
+    what runs took beyond that, measured at warm-up, which also left ``warmup_notes``."""
 
     handle: int
     spec: ModelSpec
     load_ms: float
     warmup_ms: float
     memory_bytes: int
+    costs: tuple[CostPoint, ...] = ()
+    warmup_notes: tuple[str, ...] = ()
 
 
 class Done(Message):
@@ -123,12 +155,14 @@ class ItemOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
 
 
 class Result(Message):
-    """A batch's answer: one entry an item. ``run_ns``: time in the backend; ``total_ns``: in the engine."""
+    """A batch's answer: one entry an item. ``run_ns``: time in the backend; ``total_ns``: in the engine;
+    ``ran_out``: the batch ran out of memory, and its items were run one by one."""
 
     id: int
     items: tuple[ItemOutputs | ItemFailure, ...]
     run_ns: int
     total_ns: int
+    ran_out: bool = False
 
 
 class Chunk(Message):
@@ -155,15 +189,24 @@ class Failed(Message):
 
 
 class Pong(Message):
-    """``rss``: bytes of memory the engine process holds; ``busy``: runs now in its lanes."""
+    """``rss``: bytes of memory the engine process holds; ``busy``: runs now in its lanes; ``memory``: of each
+    device that tells."""
 
     n: int
     rss: int
     busy: int
+    memory: dict[str, DeviceMemory] = {}
+
+
+class Unfit(Message):
+    """This engine gives wrong answers, or none any more: nothing that it says from now on counts, it is to be
+    killed."""
+
+    reason: str
 
 
 ToEngine = Load | Unload | Run | Cancel | Ping | Stop
-ToHost = Hello | Loaded | Done | Result | Chunk | End | Failed | Pong
+ToHost = Hello | Loaded | Done | Result | Chunk | End | Failed | Pong | Unfit
 
 
 def describe(tensors: Iterable[Tensor]) -> tuple[TensorMeta, ...]:

@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import IO, Literal
 
 import msgspec
+import psutil
 import structlog
 
 from appliance.engine.client import EngineClient, EngineDied
 from appliance.engine.messages import Hello
+from appliance.engine.pulse import Pulse
 from appliance.system.processes import start_child
 
 log = structlog.get_logger("supervisor")
 
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
 _HELLO_S = 60.0
-_HEALTHY_S = 60.0
+_FORGIVES_S = 2.0
+_PING_S = 2.0
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -34,15 +37,22 @@ class Death(msgspec.Struct, frozen=True):
 
 def restart_delay(deaths_in_a_row: int) -> float:
     """Seconds to wait before the next start: 0 after the first death, then 1, 2, 4 … 30."""
-    return 0.0 if deaths_in_a_row <= 1 else min(30.0, 2.0 ** (deaths_in_a_row - 2))
+    return 0.0 if deaths_in_a_row <= 1 else min(30.0, 2.0 ** min(deaths_in_a_row - 2, 5))
+
+
+def count_death(before: int, up_s: float) -> int:
+    """Deaths in a row with the newest, after ``before`` of them: every 2 s that this engine was up make up for one.
+
+    So only an engine that dies soon after each start comes back later and later; one that served meanwhile is missed.
+    """
+    return max(0, before - int(up_s / _FORGIVES_S)) + 1
 
 
 class Supervisor:
     """One engine process and its successors.
 
     ``on_up(client)`` is called when a started engine has said hello, ``on_down(reason)`` once when it is gone.
-    ``run()`` returns after ``stop()``. Bounds: hello within 60 s, a missed heartbeat of ``heartbeat_s`` means a
-    hang (a native load may hold the heartbeat up, so ``load_s`` counts while one is in flight).
+    ``run()`` returns after ``stop()``. Bounds: hello within 60 s; for the heartbeat see ``Pulse``.
     """
 
     def __init__(
@@ -64,6 +74,7 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = asyncio.Event()
         self._kill_reason: str | None = None
+        self._up_at: float | None = None
         self.client: EngineClient | None = None
         self.state: EngineState = "starting"
         self.restarts = 0
@@ -80,11 +91,11 @@ class Supervisor:
         """Start the engine again and again until ``stop``."""
         in_a_row = 0
         while not self._stopping.is_set():
-            began = time.monotonic()
+            self._up_at = None
             reason = await self._one_life()
             if self._stopping.is_set():
                 break
-            in_a_row = 1 if time.monotonic() - began > _HEALTHY_S else in_a_row + 1
+            in_a_row = count_death(in_a_row, time.monotonic() - self._up_at if self._up_at is not None else 0.0)
             delay = restart_delay(in_a_row)
             self.state = "restarting"
             self.restarts += 1
@@ -129,11 +140,11 @@ class Supervisor:
                 closed.set_result(reason)
 
         reason = ""
-        client = EngineClient(on_close)
+        client = EngineClient(on_close, self.kill)
         try:
             await self._start(client)
             self.hello = await asyncio.wait_for(asyncio.shield(client.hello), _HELLO_S)
-            up, self.client, self.state = True, client, "ready"
+            up, self.client, self.state, self._up_at = True, client, "ready", time.monotonic()
             log.info("engine ready", pid=self.hello.pid, runtimes=self.hello.runtimes)
             self._on_up(client)
             reason = await self._watch(client, closed)
@@ -165,14 +176,27 @@ class Supervisor:
         """Heartbeats until the connection ends."""
         loop = asyncio.get_running_loop()
         client.last_pong = loop.time()
+        pulse = Pulse(self._heartbeat_s, self._load_s)
         while True:
             client.ping()
-            done, _ = await asyncio.wait({closed}, timeout=2.0)
+            began = loop.time()
+            wait = pulse.wait_s(began, client.last_pong, _PING_S)
+            done, _ = await asyncio.wait({closed}, timeout=wait)
             if done:
                 return closed.result()
-            limit = self._load_s if client.loading else self._heartbeat_s
-            if loop.time() - client.last_pong > limit:
-                self.kill(f"no heartbeat for {limit:.0f} s")
+            now = loop.time()
+            if now - began > wait + 1:
+                continue  # it was this process that stood still: an answer may lie there unread
+            if fault := pulse.fault(now, client.last_pong, client.loading, self._used_s()):
+                self.kill(fault)
+
+    def _used_s(self) -> float | None:
+        """Processor time of the engine so far, where the system tells it."""
+        try:
+            times = psutil.Process(self.pid).cpu_times() if self.pid else None
+        except psutil.Error:
+            return None
+        return times.user + times.system if times else None
 
     async def _reap(self, client: EngineClient) -> int | None:
         client.close()

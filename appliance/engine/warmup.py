@@ -10,19 +10,23 @@ import msgspec
 import numpy as np
 
 from appliance.backends.base import Session
+from appliance.engine.messages import CostPoint, Known
+from appliance.engine.meter import peak_over
 from appliance.errors import ApplianceError, ModelLoadError
 from appliance.models.spec import TensorSpec, Warmup
 from appliance.models.tensors import Array, count, numpy_dtype
 
 _TOLERANCE = {"FP16": 2e-2, "BF16": 6e-2, "FP32": 2e-3, "FP64": 1e-6}
-_MAX_ELEMENTS = 1 << 26
+MAX_ELEMENTS = 1 << 26
 
 
 class Warmed(msgspec.Struct, frozen=True):
-    """``max_batch``: 0 if requests must not be merged. ``notes``: what a person should know."""
+    """``max_batch``: 0 if requests must not be merged. ``notes``: what a person should know. ``costs``: what the
+    runs took of the device's memory beyond what the loaded model held, in bytes."""
 
     max_batch: int
     notes: tuple[str, ...]
+    costs: tuple[CostPoint, ...] = ()
 
 
 def shape_for(spec: TensorSpec, batch: int, shapes: Mapping[str, Sequence[int]], batched: bool) -> tuple[int, ...]:
@@ -49,11 +53,14 @@ def sample(spec: TensorSpec, shape: Sequence[int], seed: int) -> Array:
     return random.integers(0, 2, shape).astype(dtype)
 
 
-def warm_up(session: Session, config: Warmup, candidate: int, declared: bool) -> Warmed:
-    """Run the model at batch 1 and at the largest batch, and prove the batch axis.
+def warm_up(
+    session: Session, config: Warmup, candidate: int, declared: bool, used: Callable[[], int] = lambda: 0
+) -> Warmed:
+    """Run the model at batch 1, 2, 4 … and the largest, prove the batch axis, and measure what the runs take.
 
     ``candidate``: the most items of a merged run if the proof succeeds, 0 if the file has no batch axis;
-    ``declared``: the operator's word, not a guess. Raises ModelLoadError when shapes that were configured fail.
+    ``declared``: the operator's word, not a guess; ``used``: bytes that this process holds of the device now.
+    Raises ModelLoadError when shapes that were configured fail.
     """
     batched = candidate > 0
     opened = session.opened
@@ -65,16 +72,25 @@ def warm_up(session: Session, config: Warmup, candidate: int, declared: bool) ->
     if not config.enabled:
         return Warmed(candidate if declared else 0, ("warm-up is switched off",))
 
+    before = used()
+    peaks: dict[int, int] = {}
+
     def run(batch: int, *seeds: int) -> list[Array]:
         shaped = {t.name: shape_for(t, batch // len(seeds), config.shapes, batched) for t in opened.inputs}
-        if sum(count(s) for s in shaped.values()) > _MAX_ELEMENTS:
+        if sum(count(s) for s in shaped.values()) > MAX_ELEMENTS:
             raise ModelLoadError("the warm-up's shapes have too many elements; set warmup.shapes")
         parts = [{t.name: sample(t, shaped[t.name], seed) for t in opened.inputs} for seed in seeds]
         names = [t.name for t in opened.outputs]
         inputs = parts[0]
         if len(parts) > 1:
             inputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return session.run(inputs, names, session.cancellation())
+        answer, peak = peak_over(lambda: session.run(inputs, names, session.cancellation()), used)
+        peaks[batch] = max(peaks.get(batch, 0), peak - before)
+        return answer
+
+    def warmed(max_batch: int, *notes: str) -> Warmed:
+        shapes = {n: [shape_for(t, n, config.shapes, batched) for t in opened.inputs] for n in peaks}
+        return Warmed(max_batch, notes, _costs(shapes, peaks, max_batch > 0))
 
     try:
         run(1, 1)
@@ -84,28 +100,60 @@ def warm_up(session: Session, config: Warmup, candidate: int, declared: bool) ->
         note = f"not warmed up, the guessed shapes do not suit it (set warmup.shapes): {error.message}"
         return Warmed(candidate if declared else 0, (note,))
     if not batched or candidate == 1:
-        return Warmed(0, ())
+        return warmed(0)
     try:
         fault = _batch_fault(opened.outputs, run(1, 1), run(1, 2), run(2, 1, 2))
     except ApplianceError as error:
         fault = f"a batch of two fails: {error.message}"
     if fault:
-        return Warmed(0, (f"requests are never merged: {fault}",))
-    return _largest(run, candidate)
+        return warmed(0, f"requests are never merged: {fault}")
+    size, fault = _largest(run, candidate)
+    return warmed(
+        size, *([f"at most {size} requests are merged, a batch of {candidate} fails: {fault}"] * bool(fault))
+    )
 
 
-def _largest(run: Callable[..., object], candidate: int) -> Warmed:
-    """Run the largest batch, or where it is too large for the machine half of it, and so on down to 2 (proven)."""
-    fault = ""
-    size = candidate
-    while size > 2:
+def warm_again(session: Session, config: Warmup, candidate: int, known: Known) -> Warmed | None:
+    """Only make the model fast: what it costs and whether it may be merged is known from an earlier warm-up.
+
+    None when that cannot be so (another device, other bounds, a run that fails): then it is found out anew.
+    """
+    if known.device != session.opened.device or known.max_batch > candidate or not config.enabled:
+        return None
+    names = [t.name for t in session.opened.outputs]
+    try:
+        for batch in sorted({1, max(1, known.max_batch)}):
+            shapes = {t.name: shape_for(t, batch, config.shapes, candidate > 0) for t in session.opened.inputs}
+            inputs = {t.name: sample(t, shapes[t.name], 1) for t in session.opened.inputs}
+            session.run(inputs, names, session.cancellation())
+    except ApplianceError:
+        return None
+    return Warmed(known.max_batch, known.notes, known.costs)
+
+
+def _largest(run: Callable[..., object], candidate: int) -> tuple[int, str]:
+    """(largest batch that runs, why not the next one): 2 is proven, then 4, 8 … up to ``candidate``."""
+    largest, size = min(2, candidate), 4
+    while largest < candidate:
+        size = min(size, candidate)
         try:
             run(size, 3)
-            break
         except ApplianceError as error:
-            fault, size = error.message, size // 2
-    notes = (f"at most {size} requests are merged, a batch of {candidate} fails: {fault}",) if fault else ()
-    return Warmed(size, notes)
+            return largest, error.message
+        largest, size = size, size * 2
+    return largest, ""
+
+
+def _costs(
+    shapes: Mapping[int, Sequence[tuple[int, ...]]], peaks: Mapping[int, int], batched: bool
+) -> tuple[CostPoint, ...]:
+    """One point a batch size; a bigger batch never costs less than a smaller one (arenas keep what they took)."""
+    points, highest = [], 0
+    for rows in sorted(peaks):
+        highest = max(highest, peaks[rows])
+        bucket = tuple(shape[1:] if batched else shape for shape in shapes[rows])
+        points.append(CostPoint(bucket, rows if batched else 1, highest))
+    return tuple(points)
 
 
 def _check_shape(spec: TensorSpec, shape: Sequence[int] | None) -> None:
@@ -126,12 +174,13 @@ def _batch_fault(
         if a.ndim == 0 or ab.ndim == 0 or a.shape[0] != 1 or ab.shape[0] != 2 or ab.shape[1:] != a.shape[1:]:
             return f"output '{spec.name}' loses the first axis ({list(a.shape)} alone, {list(ab.shape)} for two)"
         for alone, together in ((a[0], ab[0]), (b[0], ab[1])):
-            if not _same(spec.datatype, alone, together):
+            if not same(spec.datatype, alone, together):
                 return f"output '{spec.name}' of an item changes with its neighbours"
     return None
 
 
-def _same(datatype: str, alone: Array, together: Array) -> bool:
+def same(datatype: str, alone: Array, together: Array) -> bool:
+    """Whether two arrays of one shape are the same within what the datatype can tell apart."""
     if datatype not in _TOLERANCE:
         return bool(np.array_equal(alone, together))
     if datatype == "BF16":

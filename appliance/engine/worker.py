@@ -1,21 +1,24 @@
 """The engine process: reads frames, loads models in one thread, runs them in lanes, answers. (Child side.)"""
 
+import gc
 import os
 import queue
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
-import psutil
 import structlog
 
 from appliance import backends
 from appliance.backends.base import Backend, LoadRequest, Opened
+from appliance.engine.canary import watch
 from appliance.engine.channel import FrameReader, decode_for_engine, frame, send
 from appliance.engine.lanes import LoadedModel
+from appliance.engine.memory import MemoryReader
 from appliance.engine.messages import (
     Cancel,
     Done,
@@ -30,11 +33,13 @@ from appliance.engine.messages import (
     ToHost,
     Unload,
 )
-from appliance.engine.warmup import warm_up
+from appliance.engine.reading import ReadingLoop
+from appliance.engine.warmup import warm_again, warm_up
 from appliance.errors import ApplianceError, ModelLoadError
 from appliance.models.declared import Declared, check_declared
 from appliance.models.spec import ModelSpec, TensorSpec
 from appliance.models.tensors import Buffer
+from appliance.system import devices
 
 log = structlog.get_logger("engine")
 
@@ -44,38 +49,37 @@ class Worker:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._reader = FrameReader(sock)
         self._write = threading.Lock()
         self._models: dict[int, LoadedModel] = {}
         self._loads: queue.SimpleQueue[Load | Unload] = queue.SimpleQueue()
         self._backends: dict[str, Backend] = {}
-        self._process = psutil.Process()
+        self._memory = MemoryReader(devices.detect(), lambda: list(self._backends.values()))
 
     def serve(self) -> None:
-        """The reading loop. Loads and runs happen in other threads, so a heartbeat is always answered."""
+        """Hear what the host says. Loads and all but short runs happen in other threads, so a heartbeat is always
+        answered."""
         threading.Thread(target=self._loader, name="loader", daemon=True).start()
-        reader = FrameReader(self._sock)
         self._hello()
-        while True:
-            try:
-                got = reader.read()
-            except OSError:
-                return
-            if got is None:
-                return
-            message = decode_for_engine(got[0])
-            match message:
-                case Run():
-                    self._run(message, got[1])
-                case Ping():
-                    busy = sum(m.busy for m in list(self._models.values()))
-                    self._send(Pong(message.n, self._process.memory_info().rss, busy), ())
-                case Cancel():
-                    for model in list(self._models.values()):
-                        model.cancel(message.id)
-                case Load() | Unload():
-                    self._loads.put(message)
-                case Stop():
-                    return
+        ReadingLoop(self._reader, self._act).serve()
+
+    def _act(self, header: bytes, payload: memoryview) -> Callable[[], None] | bool:
+        """What to do with a frame; see ``ReadingLoop``."""
+        message = decode_for_engine(header)
+        match message:
+            case Run():
+                return self._run(message, payload)
+            case Ping():
+                busy = sum(m.busy for m in list(self._models.values()))
+                self._send(Pong(message.n, self._memory.rss(), busy, self._memory.read()), ())
+            case Cancel():
+                for model in list(self._models.values()):
+                    model.cancel(message.id)
+            case Load() | Unload():
+                self._loads.put(message)
+            case Stop():
+                return False
+        return True
 
     def _send(self, message: ToHost, payload: Sequence[Buffer]) -> None:
         pieces = frame(message, payload)
@@ -94,6 +98,7 @@ class Worker:
             runtimes, providers = onnx.runtimes(), onnx.providers()
         except ModelLoadError as error:
             log.warning("no runtime", reason=error.message)
+        gc.freeze()  # the modules stay; looking through them again and again would hold up runs for 30 ms
         self._send(Hello(os.getpid(), runtimes, providers), ())
 
     def _backend(self, name: str) -> Backend:
@@ -101,12 +106,15 @@ class Worker:
             self._backends[name] = backends.get(name)
         return self._backends[name]
 
-    def _run(self, message: Run, payload: memoryview) -> None:
+    def _run(self, message: Run, payload: memoryview) -> Callable[[], None] | bool:
         model = self._models.get(message.handle)
         if model is None:
             self._send(Failed("run", message.id, "model_not_found", "the model is not loaded"), ())
-            return
-        model.submit(message, payload)
+        elif model.quick and not message.stream and not self._reader.more:
+            return partial(model.run_here, message, payload)
+        else:
+            model.submit(message, payload)
+        return True
 
     def _loader(self) -> None:
         while True:
@@ -129,17 +137,29 @@ class Worker:
                 self._send(Failed("load", message.handle, "model_error", words), ())
 
     def _load(self, m: Load) -> None:
-        before = self._process.memory_info().rss
+        before = self._memory.read()
         started = time.perf_counter()
         request = LoadRequest(
-            model=m.model, path=Path(m.path), root=Path(m.root), device=m.device, threads=m.threads, config=m.config
+            model=m.model,
+            path=Path(m.path),
+            root=Path(m.root),
+            device=m.device,
+            threads=m.threads,
+            config=m.config,
+            memory_limit=m.memory_limit,
         )
         session = self._backend(m.backend).open(request)
         loaded = time.perf_counter()
+        device = session.opened.device
+        weights = max(0, self._memory.used(device) - (before[device].ours if device in before else 0))
         try:
             inputs = _narrowed(m, session.opened)
             candidate, declared = _batch_candidate(m, session.opened)
-            warmed = warm_up(session, m.config.warmup, candidate, declared)
+            warmed = warm_again(session, m.config.warmup, candidate, m.known) if m.known else None
+            if warmed is None:
+                used = partial(self._memory.used, device)
+                warmed = warm_up(session, m.config.warmup, candidate, declared, used)
+            health = watch(session, m.model, m.config, candidate > 0)
         except ApplianceError:
             session.close()
             raise
@@ -157,15 +177,15 @@ class Worker:
             providers=opened.providers,
             degraded=opened.degraded,
             cpu_nodes=opened.cpu_nodes,
-            notes=opened.notes + warmed.notes,
+            notes=opened.notes + warmed.notes + health.notes,
             labels=m.labels,
             config=m.config,
         )
-        self._models[m.handle] = LoadedModel(spec, session, self._send)
+        self._models[m.handle] = LoadedModel(spec, session, self._send, health=health)
         done = time.perf_counter()
-        grown = max(0, self._process.memory_info().rss - before)
         log.info("loaded", model=m.model, version=m.version, device=spec.device, ms=round((done - started) * 1000))
-        self._send(Loaded(m.handle, spec, (loaded - started) * 1000, (done - loaded) * 1000, grown), ())
+        times = (loaded - started) * 1000, (done - loaded) * 1000
+        self._send(Loaded(m.handle, spec, *times, weights, warmed.costs, warmed.notes), ())
 
 
 def _narrowed(m: Load, opened: Opened) -> tuple[TensorSpec, ...]:

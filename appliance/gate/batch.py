@@ -28,13 +28,15 @@ class Runner(Protocol):
 class Batch:
     """A run in flight. ``suspect``: it was in a crash before, so it has the engine to itself."""
 
-    __slots__ = ("abandoned", "id", "runner", "suspect", "tickets", "timer")
+    __slots__ = ("abandoned", "cost", "id", "runner", "spec", "suspect", "tickets", "timer")
 
-    def __init__(self, runner: Runner, tickets: list[Ticket]) -> None:
+    def __init__(self, runner: Runner, tickets: list[Ticket], spec: ModelSpec) -> None:
         self.runner = runner
+        self.spec = spec  # of the copy that runs it
         self.tickets = tickets
         self.suspect = any(ticket.deaths for ticket in tickets)
         self.id = 0
+        self.cost = 0  # bytes booked for it
         self.abandoned = False
         self.timer: asyncio.TimerHandle | None = None
 

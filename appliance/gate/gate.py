@@ -7,12 +7,16 @@ fake in tests).
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Protocol
 
+from appliance.engine.messages import DeviceMemory
 from appliance.errors import ApplianceError, Paused
+from appliance.gate.batch import Batch
+from appliance.gate.budget import Share
 from appliance.gate.limits import DrainRate
+from appliance.gate.memory import MemoryPlan
 from appliance.gate.model_queue import ModelQueue
 from appliance.gate.ticket import Ticket
 
@@ -34,6 +38,10 @@ class Limits(Protocol):
     queue_total: int
     queue_timeout_ms: int
     run_timeout_ms: int
+    max_overtake_ms: int
+    memory_fraction: float
+    cpu_memory_fraction: float
+    memory_reserve_bytes: int
 
 
 class Gate:
@@ -54,6 +62,8 @@ class Gate:
         self.closing = False
         self.engine_up = False
         self.rate = DrainRate()
+        self.memory = MemoryPlan(self._share, self.clock)
+        self.blocked = False  # some queue holds a request that did not fit the memory
         self.queues: dict[tuple[str, str], ModelQueue] = {}
         self.requests: OrderedDict[str, Ticket] = OrderedDict()
         self.waiting = 0
@@ -63,6 +73,15 @@ class Gate:
         self._alone = False  # a run that was in a crash has the engine to itself
         self._after_crash = False  # some that were in a crash may wait
         self._suspect_next = False  # one of them is next in a queue that could run it
+
+    def _share(self, device: str) -> Share:
+        fraction = self.limits.cpu_memory_fraction if device == "cpu" else self.limits.memory_fraction
+        return Share(fraction, self.limits.memory_reserve_bytes)
+
+    def memory_read(self, readings: Mapping[str, DeviceMemory]) -> None:
+        """The engine has read its devices' memory."""
+        if self.memory.read(readings) or self.blocked:
+            self._dispatch()
 
     def queue(self, model: str, version: str) -> ModelQueue:
         """The queue of a model version; made on first use and kept over reloads and engine restarts."""
@@ -109,28 +128,37 @@ class Gate:
             self._suspect_next = any(queue.suspect_next for queue in self.queues.values())
         return not self.running if suspect else not self._suspect_next
 
-    def run_began(self, suspect: bool) -> None:
-        """A queue has sent a run."""
+    def run_began(self, batch: Batch) -> None:
+        """A queue is about to send a run."""
+        suspect = batch.suspect
+        self.memory.ledger(batch.spec.device).start(batch, batch.cost)
         self.running += 1
         self._alone = suspect
         self._idle.clear()
 
-    def run_ended(self, suspect: bool) -> None:
+    def run_ended(self, batch: Batch) -> None:
         """A run has come back, or is lost."""
+        suspect = batch.suspect
+        self.memory.ledger(batch.spec.device).end(batch)
         self.running -= 1
         if suspect:
             self._alone = False
         if not self.running:
             self._idle.set()
-        if suspect or self._after_crash:
+        if suspect or self._after_crash or self.blocked:
             # Other queues may have been held back. Not at once: a death is told of to one run after the other.
-            asyncio.get_running_loop().call_soon(self._dispatch)
+            self.more_room()
+
+    def more_room(self) -> None:
+        """Memory or a turn was given back: all queues look, soon."""
+        asyncio.get_running_loop().call_soon(self._dispatch)
 
     def crashed(self) -> None:
         """Requests that were in a crash wait again."""
         self._after_crash = True
 
     def _dispatch(self) -> None:
+        self.blocked = False
         for queue in list(self.queues.values()):
             queue.dispatch()
 

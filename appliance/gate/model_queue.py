@@ -1,24 +1,19 @@
-"""One model's requests: where they wait, how they share runs, and how each gets its one end."""
+"""One model's requests: where they wait, who is next, and how each gets its one end."""
 
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
-from appliance.engine.client import EngineDied, RunResult
 from appliance.errors import (
     ApplianceError,
     Cancelled,
     EngineRestarting,
-    InferenceTimeout,
-    InternalError,
-    ModelError,
     Paused,
     QueueFull,
     QueueTimeout,
     WarmingUp,
 )
-from appliance.gate.batch import Batch, Runner, batch_key
+from appliance.gate.batch import Runner, batch_key
+from appliance.gate.flights import Flights
 from appliance.gate.limits import retry_after_s
 from appliance.gate.queue import WaitingQueue
 from appliance.gate.stats import ModelStats
@@ -28,10 +23,6 @@ from appliance.models.tensors import Tensor
 
 if TYPE_CHECKING:
     from appliance.gate.gate import Gate
-
-log = structlog.get_logger("gate")
-
-_GRACE_S = 5.0
 
 
 class ModelQueue:
@@ -43,18 +34,19 @@ class ModelQueue:
         self.version = version
         self.waiting = WaitingQueue()
         self.stats = ModelStats()
+        self.last_used = gate.clock()
         self.spec: ModelSpec | None = None
         self._runner: Runner | None = None
         self._handle = 0
-        self._batches: set[Batch] = set()
+        self.flights = Flights(gate, self)
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
-        self._gone: ApplianceError | None = None
+        self.gone: ApplianceError | None = None  # why the version will not come back
 
     @property
     def running(self) -> int:
         """Runs in flight."""
-        return len(self._batches)
+        return len(self.flights)
 
     @property
     def suspect_next(self) -> bool:
@@ -72,7 +64,7 @@ class ModelQueue:
 
     def forget(self, reason: ApplianceError) -> None:
         """The version is gone for good: what waits, or comes back from a crash, is answered with ``reason``."""
-        self._gone = reason
+        self.gone = reason
         self.detach()
         self.fail_waiting(reason)
 
@@ -89,7 +81,8 @@ class ModelQueue:
     ) -> Ticket:
         """Admit a request whose tensors were checked against the spec.
 
-        Raises QueueFull, Paused, WarmingUp; InvalidInput for a first axis over the declared batch.
+        Raises QueueFull, Paused, WarmingUp; InvalidInput for a first axis over the declared batch;
+        InsufficientMemory for what could never fit the device.
         """
         gate, spec = self._gate, self.spec
         if gate.closing:
@@ -113,7 +106,10 @@ class ModelQueue:
             run_s=run_s,
             stream=stream,
         )
-        if self._runner is not None and not self.waiting and self._free() and gate.may_run(suspect=False):
+        self.last_used = ticket.created
+        gate.memory.check(spec, ticket)
+        at_once = self._runner is not None and not self.waiting and self._free() and gate.may_run(suspect=False)
+        if at_once and gate.memory.fits(spec, [ticket]):
             gate.remember(ticket)
             self._start([ticket])
             return ticket
@@ -137,10 +133,8 @@ class ModelQueue:
         """Nobody wants the answer any more: leave the queue, or end the run if all of its requests are gone."""
         if self.waiting.remove(ticket):
             self._gate.waiting -= 1
-        self._end(ticket, Cancelled("the caller went away"))
-        for batch in self._batches:
-            if ticket in batch.tickets:
-                self._abandon_if_done(batch)
+        self.end(ticket, Cancelled("the caller went away"))
+        self.flights.given_up(ticket)
 
     def dispatch(self) -> None:
         """Fill the free lanes from the queue."""
@@ -150,21 +144,49 @@ class ModelQueue:
             and self._free()
             and self._gate.may_run(bool(self.waiting.head.deaths))
         ):
-            assert self.spec is not None
-            tickets = self.waiting.take(self.spec.max_batch)
+            head = self.waiting.head
+            tickets = self.waiting.take(self.spec.max_batch if self.spec else 0, self._fits)
+            if not tickets or tickets[0] is not head:
+                self._wait_for_memory(head)
+            if not tickets:
+                return
             self._gate.waiting -= len(tickets)
             self._start(tickets)
+
+    def _start(self, tickets: list[Ticket]) -> None:
+        assert self._runner is not None and self.spec is not None
+        self.flights.start(self._runner, self._handle, self.spec, tickets)
+
+    def _fits(self, tickets: list[Ticket]) -> bool:
+        return self.spec is not None and self._gate.memory.fits(self.spec, tickets)
+
+    def _wait_for_memory(self, head: Ticket) -> None:
+        """The head does not fit now: smaller ones may overtake it for a while, then room is kept for it."""
+        gate = self._gate
+        gate.blocked = True
+        if not head.blocked_since:
+            head.blocked_since = gate.clock()
+            # One that ran out of memory was overtaken before, by those that took it.
+            wait = 0.0 if head.retried else gate.limits.max_overtake_ms / 1000
+            asyncio.get_running_loop().call_later(wait, self._reserve, head)
+
+    def _reserve(self, ticket: Ticket) -> None:
+        if self.spec is not None and ticket.blocked_since and self.waiting.place(ticket):
+            if not self._gate.memory.reserve(self.spec, ticket):
+                # Another one has the reservation; this one is next to ask.
+                asyncio.get_running_loop().call_later(0.1, self._reserve, ticket)
+            self.dispatch()
 
     def fail_waiting(self, error: ApplianceError) -> None:
         """Answer everything that waits with ``error``."""
         for ticket in list(self.waiting):
             self.waiting.remove(ticket)
             self._gate.waiting -= 1
-            self._end(ticket, error)
+            self.end(ticket, error)
 
     def _free(self) -> bool:
         assert self.spec is not None
-        return len(self._batches) < self.spec.config.instances
+        return len(self.flights) < self.spec.config.instances
 
     def _check_room(self, spec: ModelSpec) -> None:
         gate = self._gate
@@ -175,83 +197,21 @@ class ModelQueue:
         if gate.waiting >= gate.limits.queue_total:
             raise QueueFull(f"{gate.limits.queue_total} requests wait already", retry_after_s=wait)
 
-    def _start(self, tickets: list[Ticket]) -> None:
-        assert self._runner is not None
-        gate, now = self._gate, self._gate.clock()
-        batch = Batch(self._runner, tickets)
+    def wait_again(self, tickets: list[Ticket]) -> None:
+        """Runs that came to nothing go back in front; they were admitted already."""
         for ticket in tickets:
-            ticket.state, ticket.started, ticket.run_deadline = "running", now, now + ticket.run_s
-        self._batches.add(batch)
-        gate.run_began(batch.suspect)
-        on_chunk = tickets[0].part if tickets[0].stream else None
-        try:
-            batch.id = batch.runner.run(
-                self._handle,
-                [t.inputs for t in tickets],
-                tickets[0].outputs,
-                lambda outcome: self._finished(batch, outcome),
-                on_chunk,
-            )
-        except Exception:  # a request that cannot be sent must not keep its lane
-            log.exception("a run could not be sent", model=self.model, requests=[t.id for t in tickets])
-            self._batches.discard(batch)
-            gate.run_ended(batch.suspect)
-            for ticket in tickets:
-                self._end(ticket, InternalError("the request could not be sent to the engine"))
-            return
-        first = min(t.run_deadline for t in tickets)
-        batch.timer = asyncio.get_running_loop().call_later(first - now, self._overran, batch)
-
-    def _finished(self, batch: Batch, outcome: RunResult | ApplianceError | EngineDied) -> None:
-        """The engine's answer to a run, or the news of its death."""
-        self._batches.discard(batch)
-        self._gate.run_ended(batch.suspect)
-        if batch.timer is not None:
-            batch.timer.cancel()
-        if isinstance(outcome, EngineDied):
-            self._interrupted(batch.tickets)
-        elif isinstance(outcome, ApplianceError):
-            for ticket in batch.tickets:
-                self._end(ticket, outcome)
-        else:
-            rows = sum(t.rows for t in batch.tickets)
-            self.stats.ran(rows, outcome.run_ns, outcome.total_ns - outcome.run_ns)
-            self._gate.observer.batch_ended(self.model, self.version, rows, outcome.run_ns)
-            for ticket, item in zip(batch.tickets, outcome.items, strict=True):
-                ticket.run_ns = outcome.run_ns
-                self._end(ticket, item)
-        self.dispatch()
-
-    def _interrupted(self, tickets: list[Ticket]) -> None:
-        """Runs that the engine took with it are put back in front, once; a stream that has begun cannot be."""
-        back = []
-        for ticket in tickets:
-            if ticket.finished:
-                continue
-            ticket.deaths += 1
-            if self._gone is not None:
-                self._end(ticket, self._gone)
-                continue
-            if self._gate.closing:
-                self._end(ticket, Paused("the appliance is shutting down", retry_after_s=5))
-                continue
-            if ticket.deaths > 1 or ticket.stream:
-                self._end(ticket, ModelError("the engine ended while it ran this request"))
-                continue
-            # It has waited already; the time lost to the crash is given back once.
-            ticket.queue_deadline = self._gate.clock() + self._gate.limits.queue_timeout_ms / 1000
             ticket.state = "queued"
-            back.append(ticket)
-        self.waiting.put_back(back)
-        self._gate.waiting += len(back)
-        if back:
-            self._gate.crashed()
+        self.waiting.put_back(tickets)
+        self._gate.waiting += len(tickets)
         self._arm(self.waiting.next_deadline())
 
-    def _end(self, ticket: Ticket, outcome: Outputs | ApplianceError) -> None:
+    def end(self, ticket: Ticket, outcome: Outputs | ApplianceError) -> None:
+        """The ticket's answer; only the first counts."""
         now = self._gate.clock()
         if not ticket.resolve(outcome, now):
             return
+        if ticket.blocked_since and self._gate.memory.release(ticket):
+            self._gate.more_room()
         if ticket.started:  # what only waited says nothing of how fast runs end
             self._gate.rate.finished(now)
         queued = (ticket.started or now) - ticket.created
@@ -274,7 +234,7 @@ class ModelQueue:
         for ticket in self.waiting.expired(gate.clock()):
             gate.waiting -= 1
             wait = retry_after_s(gate.rate.wait_s(len(self.waiting) + 1))
-            self._end(ticket, self._why_late(ticket, wait))
+            self.end(ticket, self._why_late(ticket, wait))
         self._arm(self.waiting.next_deadline())
 
     def _why_late(self, ticket: Ticket, wait: float) -> ApplianceError:
@@ -286,27 +246,3 @@ class ModelQueue:
         if self._runner is None:
             return WarmingUp(f"{waited}, it is being loaded", retry_after_s=max(wait, 2))
         return QueueTimeout(f"{waited}, {len(self.waiting)} requests still wait", retry_after_s=wait)
-
-    def _overran(self, batch: Batch) -> None:
-        """Answer those past their run deadline at once; the run itself is ended when nobody is left."""
-        now = self._gate.clock()
-        for ticket in batch.tickets:
-            if not ticket.finished and ticket.run_deadline <= now + 0.001:
-                self._end(ticket, InferenceTimeout(f"model '{self.model}' ran longer than {ticket.run_s:g} s"))
-        left = [t.run_deadline for t in batch.tickets if not t.finished]
-        if left:
-            delay = max(0.0, min(left) - now)
-            batch.timer = asyncio.get_running_loop().call_later(delay, self._overran, batch)
-        else:
-            self._abandon_if_done(batch)
-
-    def _abandon_if_done(self, batch: Batch) -> None:
-        """Nobody waits for this run: it is asked to end, and after a grace the engine is taken for hung."""
-        if batch.abandoned or not all(t.finished for t in batch.tickets):
-            return
-        batch.abandoned = True
-        batch.runner.cancel(batch.id)
-        if batch.timer is not None:
-            batch.timer.cancel()
-        words = f"a run of model '{self.model}' did not end {_GRACE_S:g} s after it was cancelled"
-        batch.timer = asyncio.get_running_loop().call_later(_GRACE_S, self._gate.on_hang, words)

@@ -1,13 +1,17 @@
 """Who waits, in which order, and who may share a run. Pure: no clock, no loop."""
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from appliance.gate.ticket import Ticket
 
 
 def _rank(ticket: Ticket) -> tuple[int, int]:
     return ticket.priority, ticket.order
+
+
+def _shares(ticket: Ticket) -> bool:
+    return ticket.key is not None and not ticket.deaths and not ticket.retried
 
 
 class WaitingQueue:
@@ -72,22 +76,32 @@ class WaitingQueue:
         """The earliest queue deadline of those that wait."""
         return min((t.queue_deadline for t in self._tickets), default=None)
 
-    def take(self, max_rows: int) -> list[Ticket]:
-        """Take the next run's tickets out: the head, and while rows are left those of the same key behind it.
+    def take(self, max_rows: int, fits: Callable[[list[Ticket]], bool] = lambda tickets: True) -> list[Ticket]:
+        """Take the next run's tickets out: the first that fits, and while rows are left those of its key behind it.
 
-        ``max_rows``: 0 or 1 for never merged. A ticket without a key, or one that was in a crash, runs alone.
+        ``max_rows``: 0 or 1 for never merged. A ticket without a key, one that was in a crash, or one that ran out of
+        memory, runs alone. ``fits``: whether tickets may start as one run now; a ticket that may not is overtaken.
+        Empty if none fits. One that was in a crash is overtaken by nobody.
         """
-        head = self._tickets[0]
-        if max_rows <= 1 or head.key is None or head.deaths or len(self._tickets) == 1:
-            return [self._tickets.pop(0)]
-        rows = 0
-        batch: list[Ticket] = []
-        rest: list[Ticket] = []
-        for ticket in self._tickets:
-            if not batch or (ticket.key == head.key and not ticket.deaths and rows + ticket.rows <= max_rows):
+        for at, first in enumerate(self._tickets):
+            if fits([first]):
+                return self._take_from(at, max_rows, fits)
+            if first.deaths:
+                break
+        return []
+
+    def _take_from(self, at: int, max_rows: int, fits: Callable[[list[Ticket]], bool]) -> list[Ticket]:
+        first = self._tickets[at]
+        if max_rows <= 1 or not _shares(first) or at == len(self._tickets) - 1:
+            return [self._tickets.pop(at)]
+        rows = first.rows
+        batch = [first]
+        for ticket in self._tickets[at + 1 :]:
+            if ticket.key == first.key and _shares(ticket) and rows + ticket.rows <= max_rows:
                 rows += ticket.rows
                 batch.append(ticket)
-            else:
-                rest.append(ticket)
-        self._tickets = rest
+        while len(batch) > 1 and not fits(batch):
+            batch.pop()
+        taken = set(map(id, batch))
+        self._tickets = [ticket for ticket in self._tickets if id(ticket) not in taken]
         return batch

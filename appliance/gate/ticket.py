@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Literal
 
 from appliance.errors import ApplianceError
@@ -23,6 +23,7 @@ class Ticket:
 
     __slots__ = (
         "_parts",
+        "blocked_since",
         "created",
         "deaths",
         "error",
@@ -32,15 +33,18 @@ class Ticket:
         "inputs",
         "key",
         "model",
+        "nbytes",
         "order",
         "outputs",
         "position",
         "priority",
         "queue_deadline",
+        "retried",
         "rows",
         "run_deadline",
         "run_ns",
         "run_s",
+        "shapes",
         "started",
         "state",
         "stream",
@@ -76,6 +80,10 @@ class Ticket:
         self.run_s = run_s
         self.stream = stream
         self.order = 0
+        self.shapes = tuple(t.shape for t in inputs)
+        self.nbytes = sum(t.nbytes for t in inputs)
+        self.blocked_since = 0.0
+        self.retried = False
         self.position = 0
         self.deaths = 0
         self.state: State = "queued"
@@ -120,6 +128,18 @@ class Ticket:
             return await self.future
         finally:
             self.future = None
+
+    def hand_to(self, callback: Callable[[Outputs | ApplianceError], None]) -> None:
+        """``take`` for a caller that is no task: the loop calls it back once, soon after the end."""
+        assert self.future is not None, "the answer was taken before"
+
+        def ended(future: "asyncio.Future[Outputs]") -> None:
+            self.future = None
+            error = future.exception()
+            assert error is None or isinstance(error, ApplianceError)
+            callback(future.result() if error is None else error)
+
+        self.future.add_done_callback(ended)
 
     async def __aiter__(self) -> AsyncIterator[Outputs]:
         """The answer's parts: those of a stream as they come, else the one whole. Raises the request's error."""

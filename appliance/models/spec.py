@@ -28,9 +28,10 @@ class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Per-model limits; None takes the server's. ``queue``: waiting requests."""
+    """Per-model limits; None takes the server's. ``queue``: waiting requests. ``rate``: such as ``20/second``."""
 
     queue: int | None = None
+    rate: str | None = None
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,11 +48,20 @@ class Warmup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shapes: dict[str, list[int]] = {}
 
 
+class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run takes of the device's memory, if it is known better than measured: ``run_bytes`` for any run, and
+    ``item_bytes`` for each item of it."""
+
+    run_bytes: int | None = None
+    item_bytes: int | None = None
+
+
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of ``model.toml``, or what a foreign layout was translated to. Every key has a default.
 
     ``versions``: ``"latest"``, ``"all"`` or a list of version numbers to serve.
     ``pipeline``: the table ``[pipeline]`` as written; its ``task`` names the pipeline, which checks the rest.
+    ``finite``: whether floating outputs must be; None: those that were at warm-up.
     ``rename_inputs``/``rename_outputs`` are not here on purpose: names are the file's own.
     """
 
@@ -59,15 +69,18 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: DevicePolicy = "prefer"
     instances: int = 1
     required: bool = False
-    load: Literal["eager", "manual"] = "eager"
+    load: Literal["eager", "lazy", "manual"] = "eager"
+    keep_alive_s: float = 0.0
     versions: Literal["latest", "all"] | list[int] = "latest"
     filename: str | None = None
     description: str = ""
     threads: int | None = None
+    finite: bool | None = None
     batching: Batching = Batching()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     warmup: Warmup = Warmup()
+    memory: MemoryConfig = MemoryConfig()
     pipeline: dict[str, Any] = {}
     backend_options: dict[str, Any] = {}
 

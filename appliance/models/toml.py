@@ -10,6 +10,7 @@ import msgspec
 from appliance.errors import ModelLoadError
 from appliance.models.spec import ModelConfig
 from appliance.models.toml_lines import key_lines
+from appliance.rate_text import rate_fault
 
 BACKENDS = ("onnx", "fake", "pipeline")
 """What ``backend`` may be. ``fake`` and ``pipeline`` need no model file."""
@@ -17,7 +18,12 @@ BACKENDS = ("onnx", "fake", "pipeline")
 MAX_INSTANCES = 64
 MAX_WARMUP_ELEMENTS = 1_000_000_000
 
+_MOST_BYTES = 1 << 50
+
 _RANGES: dict[tuple[str, ...], tuple[int, int]] = {
+    ("keep_alive_s",): (0, 31_536_000),
+    ("memory", "run_bytes"): (0, _MOST_BYTES),
+    ("memory", "item_bytes"): (0, _MOST_BYTES),
     ("instances",): (1, MAX_INSTANCES),
     ("threads",): (1, 256),
     ("batching", "max"): (1, 1024),
@@ -120,6 +126,10 @@ def _range_faults(config: ModelConfig) -> Iterator[_Fault]:
             yield path, f"'{'.'.join(path)}' must be {least} to {most}, not {value}"
     if config.backend is not None and config.backend not in BACKENDS:
         yield ("backend",), f"unknown backend '{config.backend}' (known: {', '.join(BACKENDS)})"
+    if config.limits.rate is not None and (fault := rate_fault(config.limits.rate)):
+        yield ("limits", "rate"), f"'limits.rate': {fault}"
+    if config.required and config.load == "lazy":
+        yield ("load",), "a required model is loaded at the start: 'load' cannot be lazy"
     if config.filename is not None and not plain_name(config.filename):
         yield ("filename",), "'filename' must be a plain file name, without a folder"
     if isinstance(config.versions, list):

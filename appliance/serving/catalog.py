@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import structlog
 
 from appliance.engine.client import EngineClient, EngineDied
-from appliance.errors import ModelLoadError, ModelNotFound, Paused, WarmingUp
+from appliance.errors import InsufficientMemory, ModelLoadError, ModelNotFound, Overloaded, Paused, WarmingUp
 from appliance.gate.gate import Gate
 from appliance.models.repository import ModelFolder, Root, scan
 from appliance.serving.events import Events
@@ -19,6 +19,8 @@ from appliance.serving.served import ServedModel, ServedVersion
 from appliance.settings import Settings
 
 log = structlog.get_logger("models")
+
+_AGAIN_S = 0.2  # between two looks whether there is room
 
 
 class Catalog:
@@ -29,7 +31,7 @@ class Catalog:
         self._gate = gate
         self._events = events
         self._client: EngineClient | None = None
-        self._loader = Loader(settings, gate)
+        self._loader = Loader(settings, gate, lambda: list(self.models.values()))
         self._load_s = settings.load_timeout_ms / 1000
         self._todo: dict[str, None] = {}  # names to look at, in order, once each
         self._at: str | None = None  # the name that is worked on
@@ -65,11 +67,13 @@ class Catalog:
                 raise ModelNotFound(f"model '{name}' has no version '{version[:32]}' (served: {served})")
         if found is not None and (found.ready or (found.state == "LOADING" and found.spec is not None)):
             return found  # one that is coming back after an engine's death is known already: requests wait for it
-        if model.wanted and not model.settled:
+        if model.wanted and (not model.settled or any(v.waking for v in model.versions.values())):
             raise WarmingUp(f"model '{name}' is being loaded", retry_after_s=2)
         why = (found.error if found else None) or model.error
         if why:
             raise ModelNotFound(f"model '{name}' is not served: {why}", param="model")
+        if model.asleep:
+            raise ModelNotFound(f"model '{name}' is not loaded; a request loads it")
         raise ModelNotFound(f"model '{name}' is not loaded; load it with POST /v2/repository/models/{name}/load")
 
     def model_ready(self, name: str, version: str | None = None) -> bool:
@@ -94,6 +98,36 @@ class Catalog:
         """True when nothing is on its way any more and still a required model does not serve."""
         return self._scanned and self._client is not None and all(m.settled for m in self.models.values())
 
+    async def wake(self, name: str, wait_s: float) -> None:
+        """Load a model that is asleep; returns when that is done (or has failed: asking for it says why).
+
+        Raises InsufficientMemory when there is no room for it; Overloaded when there was none for now in ``wait_s``
+        seconds, WarmingUp when it took longer than that; ModelNotFound, Paused.
+        """
+        model = self.model(name)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            for number, version in model.versions.items():
+                if version.asleep:
+                    version.wake()
+                if queue := self._gate.queues.get((name, number)):
+                    queue.last_used = self._gate.clock()  # it is wanted now: others leave first
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._look_at_and_wait(name)
+            except TimeoutError:
+                raise WarmingUp(f"model '{name}' is being loaded", retry_after_s=2) from None
+            refused = next((v for v in model.versions.values() if v.no_room), None)
+            if refused is None:
+                return
+            words = f"model '{name}': {refused.error}"
+            if not refused.for_now:
+                raise InsufficientMemory(words)
+            if loop.time() + _AGAIN_S > until:
+                raise Overloaded(words, retry_after_s=2)
+            await asyncio.sleep(_AGAIN_S)
+
     # --- wishes ----------------------------------------------------------------------------------------------
 
     async def load(self, name: str) -> None:
@@ -104,11 +138,16 @@ class Catalog:
         if model.folder.error:
             raise ModelLoadError(f"model '{name}': {model.folder.error}")
         for version in model.versions.values():
-            version.tried, version.load_deaths = None, 0
+            version.wake()
+            version.load_deaths = 0
         await self._look_at_and_wait(name)
         failed = [v for v in model.versions.values() if v.error]
         if failed or not model.versions:
             why = failed[-1].error if failed else "no version of it can be served"
+            if failed and failed[-1].no_room:
+                if failed[-1].for_now:
+                    raise Overloaded(f"model '{name}': {why}", retry_after_s=5)
+                raise InsufficientMemory(f"model '{name}': {why}")
             raise ModelLoadError(f"model '{name}': {why}")
 
     async def unload(self, name: str) -> None:
@@ -135,6 +174,7 @@ class Catalog:
         """A fresh engine: everything wanted is loaded into it."""
         self._client = client
         self._gate.engine_up = True
+        client.on_memory = self._gate.memory_read
         for name in self.models:
             self._look_at(name)
         self._work.set()
@@ -143,6 +183,7 @@ class Catalog:
         """The engine is gone: its copies with it; requests wait in the gate."""
         self._client = None
         self._gate.engine_up = False
+        self._gate.memory.cleared()
         for queue in self._gate.queues.values():
             queue.detach()
         for model in self.models.values():

@@ -1,18 +1,23 @@
 """Brings one model from what is served to what its folder wants: load, warm-up, swap, let go."""
 
 import asyncio
+import functools
 import itertools
+from collections.abc import Callable, Iterable
 
+import msgspec
 import structlog
 
 from appliance.engine.client import EngineClient, EngineDied
-from appliance.engine.messages import Load
-from appliance.errors import ApplianceError, ModelNotFound
+from appliance.engine.messages import Known, Load
+from appliance.errors import ApplianceError, InsufficientMemory, ModelNotFound, Overloaded
 from appliance.gate.gate import Gate
 from appliance.models.repository import ModelFile, ModelFolder
 from appliance.models.spec import ModelSpec
 from appliance.pipelines.base import Pipeline, PipelineContext
 from appliance.pipelines.build import build
+from appliance.serving.profiles import Profiles
+from appliance.serving.room import Room
 from appliance.serving.served import ServedModel, ServedVersion
 from appliance.settings import Settings
 
@@ -25,8 +30,10 @@ _MAX_LOAD_DEATHS = 3
 class Loader:
     """Used by one task at a time, so loads never overlap."""
 
-    def __init__(self, settings: Settings, gate: Gate) -> None:
+    def __init__(self, settings: Settings, gate: Gate, models: Callable[[], Iterable[ServedModel]]) -> None:
         self._settings = settings
+        self._room = Room(gate, models, settings.device)
+        self._profiles = Profiles(settings.state_folder() / "profiles")
         self._gate = gate
         self._handles = itertools.count(1)
 
@@ -56,7 +63,7 @@ class Loader:
         self, model: ServedModel, folder: ModelFolder, version: ServedVersion, client: EngineClient
     ) -> None:
         file = version.file
-        if version.current:
+        if version.current or version.asleep:
             return
         if version.tried == file.fingerprint:
             self._failed(model, version, version.error or "it cannot be loaded")
@@ -71,7 +78,8 @@ class Loader:
                 model.pipeline = self._pipeline(folder, None)
                 version.serves(file, 0, None)
             else:
-                await self._load(model, folder, file, version, client)
+                load = functools.partial(self._load, model, folder, file, version, client)
+                await self._room.during(model, folder, file, client, load)
         except EngineDied:
             version.load_deaths += 1
             raise
@@ -80,6 +88,10 @@ class Loader:
             self._failed(model, version, words)
             # The engine's one loader thread is stuck in it, so nothing else could be loaded either.
             self._gate.on_hang(f"model '{model.name}': {words}")
+        except (InsufficientMemory, Overloaded) as error:
+            self._failed(model, version, error.message, error)
+            version.refused(error.message, for_now=isinstance(error, Overloaded))
+            log.warning("no room", model=model.name, version=file.version, reason=error.message)
         except ApplianceError as error:
             self._failed(model, version, error.message)
             log.warning("not served", model=model.name, version=file.version, reason=error.message)
@@ -93,28 +105,49 @@ class Loader:
         client: EngineClient,
     ) -> None:
         handle, old = next(self._handles), version.handle
+        message = load_message(self._settings, folder, file, handle)
+        bounds = f"{self._settings.device} {self._settings.max_batch}"
+        profile = (folder.name, file.fingerprint, bounds, client.runtimes)
+        known = await asyncio.to_thread(self._profiles.find, *profile)
         async with asyncio.timeout(self._settings.load_timeout_ms / 1000):
-            loaded = await client.load(load_message(self._settings, folder, file, handle))
+            loaded = await client.load(
+                msgspec.structs.replace(message, known=known, memory_limit=self._limit(folder, file, client))
+            )
         try:
             model.pipeline = self._pipeline(folder, loaded.spec)
         except ApplianceError:
             await client.unload(handle)
             raise
+        found = Known(loaded.spec.device, loaded.spec.max_batch, loaded.costs, loaded.warmup_notes)
+        if loaded.costs and found != known:
+            await asyncio.to_thread(self._profiles.keep, *profile, found)
         version.serves(file, handle, loaded.spec)
         version.load_ms, version.warmup_ms = loaded.load_ms, loaded.warmup_ms
         version.memory_bytes = loaded.memory_bytes
+        self._gate.memory.loaded((model.name, file.version), loaded.spec, loaded.memory_bytes, loaded.costs)
         self._gate.queue(model.name, file.version).attach(client, handle, loaded.spec)
         log.info("served", model=model.name, version=file.version, device=loaded.spec.device)
+        if loaded.spec.degraded:
+            log.warning("not on the device asked for", model=model.name, reason=loaded.spec.degraded)
         if old:
             await client.unload(old)
 
-    def _failed(self, model: ServedModel, version: ServedVersion, words: str) -> None:
+    def _limit(self, folder: ModelFolder, file: ModelFile, client: EngineClient) -> int | None:
+        """The budget of the GPU it comes to, as a bound for the runtime's own allocator."""
+        device = self._room.home(folder, file, client)
+        ledger = self._gate.memory.ledger(device)
+        return ledger.ceiling if device.startswith("cuda") and ledger.known else None
+
+    def _failed(
+        self, model: ServedModel, version: ServedVersion, words: str, error: ApplianceError | None = None
+    ) -> None:
         """The newest file cannot be served. Where no older copy does, what waits is answered now, not at its
         deadline."""
         version.failed(words)
         queue = self._gate.queues.get((model.name, version.file.version))
         if queue is not None and not version.ready:
-            queue.fail_waiting(ModelNotFound(f"model '{model.name}' is not served: {words}", param="model"))
+            missing = ModelNotFound(f"model '{model.name}' is not served: {words}", param="model")
+            queue.fail_waiting(error or missing)
 
     async def _drained(self, model: ServedModel, version: ServedVersion) -> None:
         """Returns when nothing waits for the version any more; every request's own deadline bounds it."""
@@ -132,6 +165,7 @@ class Loader:
         self._gate.forget(model.name, number, gone)
         if version.handle:
             await client.unload(version.handle)
+        self._gate.memory.unloaded((model.name, number))
         if not model.gone and any(file.version == number for file in model.folder.files):
             model.versions[number] = ServedVersion(version.file)  # known, not loaded
         else:

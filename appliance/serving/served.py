@@ -16,7 +16,9 @@ class ServedVersion:
 
     ``file``: what should be served; ``loaded``: the fingerprint of what is; they differ while a new file is
     being loaded or when it is broken. ``error``: why the newest file is not served. ``tried``: the fingerprint
-    that failed; it is not tried again until the file changes or somebody asks.
+    that failed; it is not tried again until the file changes or somebody asks. ``asleep``: not loaded, but a request
+    wakes it (``load = "lazy"``, or it made room for others, or there was no room for it). ``waking``: it is being
+    loaded because a request asked. ``no_room``: there was none for the newest file; ``for_now``: others only have it now.
     """
 
     def __init__(self, file: ModelFile) -> None:
@@ -31,6 +33,10 @@ class ServedVersion:
         self.warmup_ms = 0.0
         self.memory_bytes = 0
         self.load_deaths = 0
+        self.asleep = False
+        self.waking = False
+        self.no_room = False
+        self.for_now = False
 
     @property
     def ready(self) -> bool:
@@ -45,11 +51,29 @@ class ServedVersion:
         """A warm copy of ``file`` answers from now on."""
         self.loaded, self.handle, self.spec = file.fingerprint, handle, spec
         self.state, self.error, self.tried, self.load_deaths = "READY", None, None, 0
+        self.asleep = self.waking = self.no_room = False
 
     def failed(self, words: str) -> None:
         """The newest file cannot be served; an older copy goes on."""
-        self.error, self.tried = words, self.file.fingerprint
+        self.error, self.tried, self.waking = words, self.file.fingerprint, False
         self.state = "READY" if self.loaded is not None else "UNAVAILABLE"
+
+    def sleep(self) -> None:
+        """Not loaded until a request asks for it."""
+        self.state, self.loaded, self.handle = "UNAVAILABLE", None, 0
+        self.asleep, self.waking, self.error = True, False, None
+
+    def refused(self, words: str, for_now: bool) -> None:
+        """There was no room for the newest file. An older copy goes on, else it sleeps."""
+        if self.loaded is None:
+            self.sleep()
+        self.error, self.no_room, self.for_now = words, True, for_now
+
+    def wake(self) -> None:
+        """A request asks for it."""
+        self.waking = self.waking or self.asleep
+        self.asleep = self.no_room = False
+        self.error = self.tried = None
 
     def lost(self) -> None:
         """The engine is gone, and the loaded copy with it."""
@@ -65,9 +89,9 @@ class ServedModel:
 
     def __init__(self, folder: ModelFolder) -> None:
         self.folder = folder
-        self.wanted = folder.config.load == "eager"
+        self.wanted = folder.config.load != "manual"
         self.gone = False
-        self.versions = {file.version: ServedVersion(file) for file in folder.files}
+        self.versions = {file.version: self._new(file) for file in folder.files}
         self.pipeline: Pipeline | None = None
 
     def replace(self, folder: ModelFolder) -> None:
@@ -79,15 +103,25 @@ class ServedModel:
         if folder.error and not self.gone and any(v.state != "UNAVAILABLE" for v in self.versions.values()):
             self.folder = msgspec.structs.replace(self.folder, error=folder.error)
             return
-        eager = folder.config.load == "eager" and not folder.error
-        if self.gone or (self.folder.config.load != "eager" and eager):
-            self.wanted = folder.config.load == "eager"
+        wanted = folder.config.load != "manual" and not folder.error
+        if self.gone or (self.folder.config.load == "manual" and wanted):
+            self.wanted = wanted
         self.gone, self.folder = False, folder
         for file in folder.files:
             if file.version in self.versions:
                 self.versions[file.version].file = file
             else:
-                self.versions[file.version] = ServedVersion(file)
+                self.versions[file.version] = self._new(file)
+
+    def _new(self, file: ModelFile) -> ServedVersion:
+        version = ServedVersion(file)
+        version.asleep = self.folder.config.load == "lazy"
+        return version
+
+    @property
+    def asleep(self) -> bool:
+        """True if a request has to wake it, or to wait for one that does."""
+        return self.wanted and any(v.asleep or v.waking for v in self.versions.values())
 
     @property
     def name(self) -> str:
@@ -107,5 +141,5 @@ class ServedModel:
 
     @property
     def settled(self) -> bool:
-        """True when nothing is to be done: everything wanted is ready or has failed."""
-        return not self.wanted or all(v.ready or v.error for v in self.versions.values())
+        """True when nothing is to be done: everything wanted is ready, has failed, or is for requests to ask for."""
+        return not self.wanted or all(v.ready or v.error or v.asleep or v.waking for v in self.versions.values())

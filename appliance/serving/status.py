@@ -8,6 +8,7 @@ import msgspec
 
 from appliance import __version__
 from appliance.engine.supervisor import Supervisor
+from appliance.gate.budget import Ledger
 from appliance.gate.gate import Gate
 from appliance.metrics import Metrics
 from appliance.serving.catalog import Catalog
@@ -16,6 +17,22 @@ from appliance.settings import Settings
 from appliance.system.devices import DeviceReading
 
 _DEVICES_EVERY_S = 1.0
+
+
+def _ledger(ledger: Ledger) -> dict[str, Any]:
+    """All figures in bytes."""
+    return {
+        "known": ledger.known,
+        "capacity": ledger.capacity,
+        "ceiling": ledger.ceiling,
+        "weights": ledger.weights,
+        "in_flight": ledger.in_flight,
+        "reserved": ledger.reserved,
+        "room": ledger.room,
+        "others": ledger.others,
+        "narrowing": round(ledger.narrowing, 2),
+        "out_of_memory": ledger.out_of_memory,
+    }
 
 
 class Status:
@@ -77,6 +94,7 @@ class Status:
                 "runtimes": supervisor.hello.runtimes if supervisor.hello else {},
                 "providers": list(supervisor.hello.providers) if supervisor.hello else [],
             },
+            "memory": {device: _ledger(ledger) for device, ledger in gate.memory.ledgers.items()},
             "queue": {"waiting": gate.waiting, "running": gate.running, "paused": gate.paused},
             "models": models,
             "notes": self.notes,
@@ -150,6 +168,10 @@ class Status:
         m.host_memory.set(self._host_memory())
         if self._supervisor.client and self._supervisor.client.memory_bytes:
             m.engine_memory.set(self._supervisor.client.memory_bytes)
+        for name, ledger in self._gate.memory.ledgers.items():
+            for kind in ("capacity", "weights", "in_flight", "reserved", "others"):
+                m.ledger.labels(name, kind).set(getattr(ledger, kind))
+            m.out_of_memory.labels(name).set(ledger.out_of_memory)
         for device in self._devices:
             if device.memory_total is not None:
                 m.device_memory.labels(device.id, "total").set(device.memory_total)

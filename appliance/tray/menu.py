@@ -16,7 +16,7 @@ _LINE_WIDTH = 80
 
 State = Literal["starting", "ready", "busy", "degraded", "stopped", "paused"]
 Glyph = Literal["dots", "check", "play", "bang", "cross", "bars"]
-Action = Literal["open_dashboard", "copy_address", "open_models", "open_logs", "quit"]
+Action = Literal["open_dashboard", "copy_address", "open_models", "open_logs", "pause", "resume", "quit"]
 
 _COLOURS: dict[State, str] = {  # Okabe and Ito's palette: told apart with any kind of colour vision
     "starting": "#56b4e9",
@@ -89,6 +89,8 @@ def items(state: TrayState) -> tuple[MenuItem, ...]:
         _action(f"Copy API address ({state.address})", "copy_address"),
         _action("Open models folder", "open_models"),
         _action("Open logs", "open_logs"),
+        _SEPARATOR,
+        _action("Resume", "resume") if state.state == "paused" else _action("Pause", "pause"),
         _SEPARATOR,
         _action("Quit", "quit"),
     )

@@ -43,6 +43,8 @@ class Served:
             home = self.server.models / case.name
             home.mkdir()
             (home / "model.onnx").write_bytes(case.model)
+            if not all(oc.finite(array) for run in self.verdicts[case.name].runs for array in run.plain):
+                (home / "model.toml").write_text("finite = false\n")
 
     def start(self) -> None:
         started = time.perf_counter()

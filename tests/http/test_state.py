@@ -316,6 +316,7 @@ def test_openapi_documents_every_route(tensors: Server) -> None:
         ("get", "/v2/models/stats"), ("post", "/v2/repository/index"),
         ("post", "/v2/repository/models/{model}/load"), ("post", "/v2/repository/models/{model}/unload"),
         ("get", "/health"), ("get", "/ready"), ("get", "/api/status"), ("get", "/api/requests/{request_id}"),
+        ("post", "/api/pause"), ("post", "/api/resume"),
         ("get", "/api/events"), ("get", "/metrics"),
     }  # fmt: skip
     documented = {(method, path) for path, methods in document["paths"].items() for method in methods}

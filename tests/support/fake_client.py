@@ -16,6 +16,8 @@ class FakeClient(FakeRunner):
         super().__init__()
         self.loads: list[Load] = []
         self.unloads: list[int] = []
+        self.pings = 0
+        self.runtimes: dict[str, str] = {}
         self.faults: dict[str, ApplianceError] = {}
         self.hold: dict[str, asyncio.Event] = {}
         self._death: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -35,6 +37,9 @@ class FakeClient(FakeRunner):
         y = TensorSpec("y", "FP32", (-1, -1), ("N", None))
         spec = ModelSpec(message.model, message.version, "fake", "fake", (x,), (y,), config=message.config)
         return Loaded(message.handle, spec, 1.0, 2.0, 3)
+
+    def ping(self) -> None:
+        self.pings += 1
 
     async def unload(self, handle: int) -> None:
         self.unloads.append(handle)

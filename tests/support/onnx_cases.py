@@ -337,7 +337,8 @@ ONNX's own test data, asked of the whole product: every model lies in the models
 each case goes through the Open Inference Protocol twice, as binary data with `tritonclient` and as plain JSON. An
 answer must have the datatype and shape of the expected one, be within the tolerance of ONNX's own runner, and be
 bit for bit what plain ONNX Runtime answers with one thread. `tests/http/test_conformance.py` does it. A model listed
-below as not to be loaded must be refused with the reason, and so must a JSON request that cannot be answered.
+below as not to be loaded must be refused with the reason, and so must a JSON request that cannot be answered. A model
+whose right answers hold a NaN or an infinity has `finite = false` in its `model.toml`; all others have no settings.
 
 Written by `python -m tests.support.onnx_cases > docs/conformance.md` with ONNX Runtime {ort} on the CPU, the `onnx`
 package {onnx} and Debian's package `libonnx-testdata`. What ONNX Runtime itself can run depends on its version and

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import limits
 import pytest
 
 from appliance import settings as module
@@ -68,6 +69,10 @@ def test_lists_come_as_json_in_variables_and_as_toml_in_files(
         ({"api_key": "short"}, r"^settings: api_key: .*at least 8"),
         ({"log_level": "loud"}, r"^settings: log_level: .*'debug', 'info', 'warning' or 'error'"),
         ({"prot": 1}, r"^settings: prot: Extra inputs are not permitted$"),
+        ({"rate_limit_client": "lots"}, r"^settings: rate_limit_client: 'lots' is not a rate \(such as 100/second"),
+        ({"rate_limit_model": "0/second"}, r"^settings: rate_limit_model: "),
+        ({"rate_limit_storage": "memcached://h"}, r"^settings: rate_limit_storage: must be memory:// or "),
+        ({"rate_limit_storage": "redis://:pa/ss@h"}, r"rate_limit_storage: must be [^@]*$"),
         ({"port": -1, "queue_total": 0}, r"^settings: port: .*; queue_total: "),
     ],
 )
@@ -98,6 +103,26 @@ def test_an_unknown_key_in_a_file(files: tuple[Path, Path]) -> None:
     files[1].write_text("prot = 1\n")
     with pytest.raises(SettingsError, match="prot: Extra inputs"):
         load()
+
+
+@pytest.mark.parametrize("rate", ["100/second", "1/day", "5/10 seconds", "20 / minute", "999999999/hour"])
+def test_rates(rate: str) -> None:
+    assert load(rate_limit_client=rate, rate_limit_model=rate).rate_limit_client == rate
+    parsed = limits.parse(rate)  # what is taken here, the library understands
+    assert parsed.amount == int(rate.replace("/", " ").split()[0])
+    assert parsed.get_expiry() == {"s": 1, "d": 86400, "1": 10, "m": 60, "h": 3600}[rate.split("/")[1].strip()[0]]
+
+
+@pytest.mark.parametrize("address", ["memory://", "redis://h", "redis://:p%2Fw@h:6380/2", "rediss://u:p@[::1]:1"])
+def test_storages_of_rates(address: str) -> None:
+    assert load(rate_limit_storage=address).rate_limit_storage == address
+
+
+def test_a_storage_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    with pytest.raises(SettingsError, match=r"^settings: rate_limit_storage: the extra 'redis' is not installed"):
+        load(rate_limit_storage="redis://h")
+    assert load().rate_limit_storage == "memory://"
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])

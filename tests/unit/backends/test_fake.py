@@ -63,6 +63,15 @@ def test_faults_on_values() -> None:
         run(session, 2)
 
 
+def test_values_that_are_not_finite_and_a_sickness_that_stays() -> None:
+    session = fake(nan_on=5, sick_on=7)
+    found = run(session, 1, 5)
+    assert found[0] == 2 and np.isnan(found[1])
+    assert run(session, 1, 2) == [2, 4]
+    assert run(session, 7, 1) == [28, 4]
+    assert run(session, 1) == [4]
+
+
 def test_loading_can_fail() -> None:
     with pytest.raises(ModelLoadError, match=r"^words$"):
         fake(load_error="words")

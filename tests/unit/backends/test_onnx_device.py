@@ -71,3 +71,9 @@ def test_the_truth_about_a_card() -> None:
     assert truth(session(BUILT), Wanted([], 1)) == Truth("cuda:1", None, 0)
     found = truth(session(BUILT, on_cpu=3), Wanted([], 0))
     assert found == Truth("cuda:0", None, 3, ("3 nodes of the graph run on the CPU",))
+
+
+def test_the_arena_is_bounded_by_the_budget() -> None:
+    asked = onnx_device.wanted("cuda:1", "prefer", ("CUDAExecutionProvider",), memory_limit=1 << 30)
+    options = {"device_id": 1, "arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": 1 << 30}
+    assert asked.providers == [("CUDAExecutionProvider", options), "CPUExecutionProvider"]

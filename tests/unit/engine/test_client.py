@@ -29,6 +29,7 @@ from appliance.engine.messages import (
     Run,
     Stop,
     TensorMeta,
+    Unfit,
     Unload,
     describe,
 )
@@ -265,6 +266,21 @@ async def test_death_is_told_first_and_then_each_run_once(talk: Talk) -> None:
         await talk.client.hello
     await asyncio.sleep(0.01)
     assert len(talk.told) == 3
+
+
+@talked
+async def test_an_engine_that_says_it_is_unfit_is_not_heard_any_more(talk: Talk) -> None:
+    talk.client._on_unfit = lambda reason: talk.tell(("unfit", reason))
+    run = talk.run(1.0)
+    await talk.engine.receive()
+    metas, data = outputs(2.0)
+    await talk.engine.send(Unfit("the canary differs"))
+    await talk.engine.send(Result(run, (ItemOutputs(metas),), 1, 2), [data])
+    assert await talk.until(1) == [("unfit", "the canary differs")]
+    talk.engine.die()
+    told = await talk.until(3)
+    assert told[1][0] == "closed"
+    assert isinstance(told[2][1], EngineDied)
 
 
 @talked

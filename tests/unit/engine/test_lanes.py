@@ -11,10 +11,22 @@ import pytest
 
 from appliance.backends.base import Cancellation, LoadRequest, Opened
 from appliance.backends.fake import FakeBackend
+from appliance.engine.canary import watch
 from appliance.engine.lanes import LoadedModel
-from appliance.engine.messages import Chunk, End, Failed, ItemFailure, Result, Run, attach, buffers, describe
+from appliance.engine.messages import (
+    Chunk,
+    End,
+    Failed,
+    ItemFailure,
+    Result,
+    Run,
+    Unfit,
+    attach,
+    buffers,
+    describe,
+)
 from appliance.errors import Cancelled, InsufficientMemory, InvalidInput, ModelError
-from appliance.models.spec import ModelConfig, ModelSpec, TensorSpec
+from appliance.models.spec import ModelConfig, ModelSpec, TensorSpec, Warmup
 from appliance.models.tensors import Array, Tensor, from_array, to_array
 
 
@@ -367,3 +379,52 @@ def test_the_tensors_helper_keeps_shapes() -> None:
     model = loaded(spec(), fake(), Host())
     (tensor,) = model._tensors(["y"], [np.zeros((0, 3), np.float32)])
     assert tensor == Tensor("y", "FP32", (0, 3), b"")
+
+
+# --- not finite, and the canary --------------------------------------------------------------------------------
+
+
+def watched(session: Any, host: Host, **config: Any) -> LoadedModel:
+    """A model with the health that loading it would give it."""
+    known = spec(outputs=session.opened.outputs)
+    health = watch(session, "m", ModelConfig(warmup=Warmup(shapes={"x": [1, 2]}), **config), batched=True)
+    return LoadedModel(known, session, host, 0.1, health)
+
+
+def test_an_item_that_is_not_finite_is_refused_alone() -> None:
+    host = Host()
+    model = watched(fake(nan_on=5), host)
+    model.submit(*run_message(1, [[1, 2]], [[5, 1]], [[3, 4], [6, 7]]))
+    assert host.values(1) == [[[2, 4]], "invalid_output", [[6, 8], [12, 14]]]
+    model.submit(*run_message(2, [[5, 5]]))
+    failed = host.answer(2)
+    assert isinstance(failed, Failed) and failed.code == "invalid_output"
+    assert failed.message == "output 'y' is not finite (a NaN or an infinity)"
+    assert not [m for m, _ in host.sent if isinstance(m, Unfit)]
+
+
+def test_a_part_of_a_stream_that_is_not_finite_ends_it() -> None:
+    host = Host()
+    model = watched(fake(nan_on=5, chunks=2), host)
+    model.submit(*run_message(1, [[1, 5]], stream=True))
+    assert host.answer(1).code == "invalid_output"
+
+
+def test_not_finite_may_be_allowed() -> None:
+    host = Host()
+    model = watched(fake(nan_on=5), host, finite=False)
+    model.submit(*run_message(1, [[1, 5]]))
+    ((first, second),) = host.values(1)[0]
+    assert first == 2 and np.isnan(second)
+
+
+@pytest.mark.parametrize("doubt", [{"nan_on": 5}, {"oom_on": 5}])
+def test_a_canary_that_differs_is_told_instead_of_an_answer(doubt: dict[str, float]) -> None:
+    host = Host()
+    model = watched(fake(sick_on=7, **doubt), host)
+    model.submit(*run_message(1, [[7, 1]]))  # wrong from here on, but nothing shows it
+    assert host.values(1) == [[[28, 4]]]
+    model.submit(*run_message(2, [[1, 2]], [[5, 1]]))
+    message, payload = host.wait(2)[1]
+    assert isinstance(message, Unfit) and payload == b""
+    assert "another answer than at warm-up" in message.reason

@@ -25,6 +25,7 @@ from appliance.engine.messages import (
     TensorMeta,
     ToEngine,
     ToHost,
+    Unfit,
     Unload,
     attach,
     buffers,
@@ -65,6 +66,7 @@ TO_HOST: list[ToHost] = [
     End(9, 5),
     Failed("load", 1, "model_error", "words"),
     Pong(1, 2, 3),
+    Unfit("words"),
 ]
 
 

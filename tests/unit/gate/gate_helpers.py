@@ -19,6 +19,10 @@ class Bounds:
     queue_total: int = 1024
     queue_timeout_ms: int = 30_000
     run_timeout_ms: int = 60_000
+    max_overtake_ms: int = 2_000
+    memory_fraction: float = 1.0
+    cpu_memory_fraction: float = 1.0
+    memory_reserve_bytes: int = 0
 
 
 class Ends:

@@ -20,10 +20,12 @@ versions = [1, 3]
 filename = "net.onnx"
 description = "A detector"
 threads = 4
+finite = false
 [batching]
 max = 8
 [limits]
 queue = 10
+rate = "20/second"
 [timeouts]
 queue_ms = 100
 run_ms = 200
@@ -52,6 +54,7 @@ def test_every_key_is_read() -> None:
     config = read_config(WHOLE)
     assert config.batching == Batching(max=8)
     assert config.versions == [1, 3]
+    assert config.finite is False
     assert config.warmup.shapes == {"images": [1, 3, 640, 640]}
     assert config.pipeline == {"task": "detect", "threshold": 0.5}
 
@@ -69,6 +72,7 @@ def test_every_key_is_read() -> None:
         ("instances = 1.5", 1, "'instances' must be a whole number, not a number with a point"),
         ("instances = true", 1, "'instances' must be a whole number, not true or false"),
         ("threads = -1", 1, "'threads' must be 1 to 256, not -1"),
+        ("finite = 1", 1, "'finite' must be true or false, not a whole number"),
         ("device = 'gpu'", 1, "'device' must be one of require, prefer, cpu"),
         ("versions = 'newest'", 1, "'versions' must be one of latest, all, or a list"),
         ("versions = [1, 'a']", 1, "each value in 'versions' must be a whole number, not text in quotes"),
@@ -77,6 +81,8 @@ def test_every_key_is_read() -> None:
         ("filename = '../m.onnx'", 1, "'filename' must be a plain file name"),
         ("filename = 'C:m.onnx'", 1, "'filename' must be a plain file name"),
         ("limits = 3", 1, "'limits' must be a table, not a whole number"),
+        ("[limits]\nrate = 20", 2, "'limits.rate' must be text in quotes, not a whole number"),
+        ("[limits]\nqueue = 1\nrate = ''", 3, "'limits.rate': '' is not a rate (such as 100/second"),
         ("[[batching]]\nmax = 1", 1, "'batching' must be a table, not a list"),
         ("description = '''\na\nb'''\nfoo = 1", 4, "unknown key 'foo'"),
         ("[timeouts]\r\n# c\r\nrun_ms = 0", 3, "'timeouts.run_ms' must be 1 to"),

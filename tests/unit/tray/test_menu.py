@@ -33,9 +33,17 @@ def test_the_actions_are_there_in_order_and_one_is_the_default() -> None:
     for name in STATES:
         menu = items(make(state=name))
         chosen = [item.action for item in menu if item.action]
-        assert chosen == ["open_dashboard", "copy_address", "open_models", "open_logs", "quit"]
+        other = "resume" if name == "paused" else "pause"
+        assert chosen == ["open_dashboard", "copy_address", "open_models", "open_logs", other, "quit"]
         assert [item.action for item in menu if item.default] == ["open_dashboard"]
         assert all(item.enabled == (item.action is not None) for item in menu)
+
+
+def test_pause_and_resume_take_turns() -> None:
+    assert "Pause" in texts(make()) and "Resume" not in texts(make())
+    paused = texts(make(state="paused", queued=3))
+    assert "Resume" in paused and "Pause" not in paused
+    assert paused[0].startswith("Paused") and "Queue: 0 running, 3 waiting" in paused
 
 
 def test_it_tells_device_memory_and_queue() -> None:

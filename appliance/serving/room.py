@@ -1,0 +1,198 @@
+"""Room for a model that is to be loaded: idle models leave, it is booked, or refused with the arithmetic."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from appliance.errors import InsufficientMemory, Overloaded
+from appliance.gate.budget import Ledger
+from appliance.gate.gate import Gate
+from appliance.models.repository import ModelFile, ModelFolder
+from appliance.serving.served import ServedModel, ServedVersion
+
+log = structlog.get_logger("models")
+
+_GROWTH = 1.1  # a loaded model over its files: the runtime's own structures
+_MIB = 1 << 20
+_LOOK_EVERY_S = 0.02
+
+Sleeper = tuple[ServedModel, ServedVersion]
+
+
+class Engine(Protocol):
+    """What is needed of the engine client."""
+
+    @property
+    def runtimes(self) -> dict[str, str]: ...
+
+    async def unload(self, handle: int) -> None: ...
+
+    def ping(self) -> None: ...
+
+
+class Room:
+    """Used by one task at a time. ``policy``: the server's (``auto``, ``cpu``, ``cuda``, ``cuda:N``)."""
+
+    def __init__(self, gate: Gate, models: Callable[[], Iterable[ServedModel]], policy: str) -> None:
+        self._gate = gate
+        self._models = models
+        self._policy = policy
+        self._learned: dict[tuple[str, str], int] = {}  # what did not suffice for a file
+
+    async def during(
+        self,
+        model: ServedModel,
+        folder: ModelFolder,
+        file: ModelFile,
+        engine: Engine,
+        load: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``load`` with its room booked on the device that it will come to, so that no run starts into it.
+
+        A load that runs out of memory all the same is tried again as long as idle models can leave for it. Raises
+        what ``load`` does; InsufficientMemory, with the arithmetic, for what does not fit; Overloaded where busy
+        models or other programs have what it needs for now.
+        """
+        estimate = await asyncio.to_thread(needed, folder, file)
+        file_key = (folder.name, file.fingerprint)
+        while True:
+            device = self.home(folder, file, engine)
+            ledger = self._gate.memory.ledger(device)
+            size = max(estimate, self._learned.get(file_key, 0))
+            await self._make(model, device, size, engine)
+            await self._book(file_key, ledger, size)
+            try:
+                await load()
+                engine.ping()  # a reading with the new model in it
+                return
+            except InsufficientMemory:
+                if not ledger.known:
+                    raise
+                self._learned[file_key] = max(size, ledger.capacity - ledger.weights) + 1
+            finally:
+                ledger.end(file_key)
+                self._gate.more_room()
+
+    async def _make(self, model: ServedModel, device: str, size: int, engine: Engine) -> None:
+        """One after the other leaves; others may be asked for meanwhile, so each time it is looked at anew."""
+        gate = self._gate
+        while chosen := leavers(gate, self._models(), model, device, size, gate.clock()):
+            other, version = chosen[0]
+            number, handle = version.file.version, version.handle
+            log.info("makes room", model=other.name, version=number, for_model=model.name)
+            version.sleep()
+            gate.queue(other.name, number).detach()
+            await engine.unload(handle)
+            gate.memory.unloaded((other.name, number))
+
+    async def _book(self, key: tuple[str, str], ledger: Ledger, size: int) -> None:
+        """Runs in flight may have the room yet: they end, and no others start into it."""
+        gate, waited, longest = self._gate, 0.0, self._gate.limits.run_timeout_ms / 1000
+        try:
+            while not ledger.fits(key, size):
+                if waited >= longest:
+                    raise Overloaded("runs hold the memory that it needs", retry_after_s=5)
+                ledger.reserve(key, size)
+                await asyncio.sleep(_LOOK_EVERY_S)
+                waited += _LOOK_EVERY_S
+            ledger.start(key, size)
+        finally:
+            if ledger.release(key):
+                gate.more_room()
+
+    def home(self, folder: ModelFolder, file: ModelFile, engine: Engine) -> str:
+        """The device that a model will come to, as far as it can be told before it is loaded."""
+        memory = self._gate.memory
+        known = [device for device, ledger in memory.ledgers.items() if ledger.known]
+        if folder.config.backend == "fake":
+            return next((d for d in known if d.startswith("fake")), "cpu")
+        before = memory.home((folder.name, file.version))
+        if before is not None:
+            return before
+        gpus = sorted(device for device in known if device.startswith("cuda"))
+        if folder.config.device == "cpu" or self._policy == "cpu" or not any("gpu" in r for r in engine.runtimes):
+            return "cpu"
+        if self._policy in gpus:
+            return self._policy
+        return gpus[0] if gpus else "cpu"
+
+
+def needed(folder: ModelFolder, file: ModelFile) -> int:
+    """About what loading takes, in bytes: the version's files and a tenth. A fake model says it itself."""
+    if folder.config.backend == "fake":
+        return int(folder.config.backend_options.get("weight_bytes", 0))
+    path = file.path
+    if not path.is_dir() and (path.name.startswith("model.") or path.parent.name.isdigit()):
+        path = path.parent  # a folder of its own: data beside the model file belongs to it
+    files = path.rglob("*") if path.is_dir() else [path]
+    return int(sum(_size(p) for p in files) * _GROWTH)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def leavers(
+    gate: Gate, models: Iterable[ServedModel], own: ServedModel, device: str, size: int, now: float
+) -> list[Sleeper]:
+    """The idle versions that have to leave so that ``size`` bytes fit, the longest unused first; [] if it fits as it
+    is. What runs hold does not count: they end.
+
+    Never one that is required, has requests, or was used within its keep-alive. Raises InsufficientMemory with the
+    arithmetic if it does not fit beside the required models; Overloaded if only those that are busy, kept alive, or
+    of other programs are in its way.
+    """
+    ledger = gate.memory.ledger(device)
+    room = ledger.capacity - ledger.weights
+    if not ledger.known or size <= room:
+        return []
+    movable = sorted(_movable(gate, models, own, device, now), key=lambda entry: entry[0])
+    chosen: list[Sleeper] = []
+    idle = 0
+    for _, busy, weight, sleeper in movable:
+        if busy:
+            continue
+        idle += weight
+        if size > room:
+            chosen.append(sleeper)
+            room += weight
+    if size <= room:
+        return chosen
+    words = _arithmetic(ledger, device, size, idle)
+    if size > ledger.ceiling - ledger.weights + sum(weight for _, _, weight, _ in movable):
+        raise InsufficientMemory(words)
+    raise Overloaded(words, retry_after_s=5)
+
+
+def _movable(
+    gate: Gate, models: Iterable[ServedModel], own: ServedModel, device: str, now: float
+) -> Iterable[tuple[float, bool, int, Sleeper]]:
+    """(last used, busy or kept alive, weight, which) of each that may ever leave."""
+    for model in models:
+        config = model.folder.config
+        if model is own or config.required or not model.wanted:
+            continue
+        for number, version in model.versions.items():
+            queue = gate.queues.get((model.name, number))
+            if not version.ready or version.spec is None or version.spec.device != device or queue is None:
+                continue
+            busy = bool(queue.running or queue.waiting) or now - queue.last_used < config.keep_alive_s
+            weight = gate.memory.ledger(device).weight_of((model.name, number))
+            yield queue.last_used, busy, weight, (model, version)
+
+
+def _arithmetic(ledger: Ledger, device: str, size: int, idle: int) -> str:
+    def mib(n: int) -> str:
+        return f"{n / _MIB:.0f} MiB"
+
+    others = f"; other programs hold {mib(ledger.others)}" if ledger.capacity < ledger.ceiling else ""
+    return (
+        f"it needs about {mib(size)}; {device} can give {mib(ledger.capacity)}, of which models hold "
+        f"{mib(ledger.weights)} ({mib(idle)} of it idle) and runs {mib(ledger.in_flight)}{others}"
+    )
