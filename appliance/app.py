@@ -34,6 +34,7 @@ from appliance.settings import Settings
 from appliance.system import devices, paths
 from appliance.system.devices import DeviceReading
 from appliance.system.loops import new_event_loop
+from appliance.watches import watches
 
 log = structlog.get_logger("appliance")
 
@@ -171,11 +172,12 @@ class Appliance:
             asyncio.create_task(catalog.run(), name="catalog"),
             asyncio.create_task(_watch(settings.models_folder(), catalog), name="watcher"),
             asyncio.create_task(self._tell_tray(events), name="tray"),
+            *watches(settings.state_folder(), gate, supervisor, events, catalog, status.notes),
         ]
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0.005)
-        gc.freeze()  # what exists now stays; looking through it again and again would stop the loop for 50 ms
+        gc.freeze()  # what exists now stays; looking through it again and again stops the loop for some 17 ms
         self._started.set()
         log.info("listening", address=self.address)
         await asyncio.wait(

@@ -38,10 +38,8 @@ def run_appliance(settings: Settings, tray: bool) -> int:
 
 
 def _run(settings: Settings, tray: bool, stop: threading.Event) -> int:
-    notes = []
-    log_fault = logs.set_up(settings.log_level, settings.state_folder() / "logs" / "appliance.log", console=True)
-    if log_fault:
-        notes.append(log_fault)
+    notes: list[str] = []
+    logs.set_up(settings.log_level, settings.state_folder() / "logs" / "appliance.log", console=True)
     instance: Instance | None = None
     try:
         instance = Instance(settings.state_folder(), settings.port)

@@ -11,6 +11,7 @@ from appliance.errors import Forbidden, Unauthorized
 from appliance.settings import Settings
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_REMEMBERED = 256
 _OPEN = frozenset({"/health", "/ready", "/v2/health/live", "/v2/health/ready"})
 
 
@@ -22,28 +23,38 @@ def _hostname(host: str) -> str:
 
 
 class Guard:
-    """Built from the settings; holds no state of requests."""
+    """Built from the settings; of requests it remembers right hosts only."""
 
     def __init__(self, settings: Settings) -> None:
         self._hosts = _LOOPBACK | {h.lower() for h in settings.allowed_hosts}
         if settings.host not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
             self._hosts |= {f"[{settings.host}]" if ":" in settings.host else settings.host.lower()}
         self._origins = {o.rstrip("/").lower() for o in settings.allowed_origins}
+        self._good: set[bytes] = set()  # Host headers that were found to be right
         self._key = settings.api_key.encode() if settings.api_key else None
 
     def check(self, path: str, method: str, headers: Mapping[bytes, bytes]) -> str | None:
         """Raises Forbidden, Unauthorized. Returns the Origin to allow in the answer, or None."""
-        host = headers.get(b"host", b"").decode("latin-1")
-        if _hostname(host) not in self._hosts:
-            raise Forbidden(
-                f"Host '{host[:64]}' is not one this service answers to (see allowed_hosts)", param="Host"
-            )
-        origin = self._origin(headers, host, method)
+        told = headers.get(b"host", b"")
+        if told not in self._good:
+            self._check_host(told)
+        origin = None
+        if b"origin" in headers or b"sec-fetch-site" in headers:
+            origin = self._origin(headers, told.decode("latin-1"), method)
         if self._key is not None and path not in _OPEN and method != "OPTIONS":
             given = headers.get(b"x-api-key") or headers.get(b"authorization", b"").removeprefix(b"Bearer ")
             if not hmac.compare_digest(given, self._key):
                 raise Unauthorized("a valid API key is needed: Authorization: Bearer … or X-API-Key")
         return origin
+
+    def _check_host(self, told: bytes) -> None:
+        host = told.decode("latin-1")
+        if _hostname(host) not in self._hosts:
+            raise Forbidden(
+                f"Host '{host[:64]}' is not one this service answers to (see allowed_hosts)", param="Host"
+            )
+        if len(self._good) < _REMEMBERED and len(told) <= 256:
+            self._good.add(told)
 
     def _origin(self, headers: Mapping[bytes, bytes], host: str, method: str) -> str | None:
         sent = headers.get(b"origin")

@@ -102,7 +102,7 @@ class ShortWay:
 
 
 class Visit:
-    """A request on the short way whose body is coming: it is put in its place as it comes, so that it is copied once.
+    """A request on the short way whose body is coming: it is put in its place as it comes.
 
     ``size``: the bytes that are counted for it.
     """

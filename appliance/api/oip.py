@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
-from appliance.api import oip_codec
+from appliance.api import oip_answer, oip_codec
 from appliance.api.body import Body, Receive, Send
 from appliance.api.context import Context
 from appliance.api.disconnect import Disconnect
+from appliance.api.oip_plan import InferRequest
 from appliance.api.respond import Headers, compressed, send_body, timing
 from appliance.errors import InvalidInput
 from appliance.gate.limits import shortened
@@ -23,7 +24,7 @@ class Admitted(NamedTuple):
 
     queue: ModelQueue
     ticket: Ticket
-    request: oip_codec.InferRequest
+    request: InferRequest
     spec: ModelSpec
 
 
@@ -83,7 +84,7 @@ class Infer:
     def answer(self, admitted: Admitted, outputs: Outputs) -> tuple[list[Buffer], Headers]:
         """Body and headers. Raises ApplianceError for what cannot be said in the form asked for."""
         _, ticket, request, spec = admitted
-        pieces, json_length = oip_codec.respond(request, spec, outputs)
+        pieces, json_length = oip_answer.respond(request, spec, outputs)
         headers = [_JSON if json_length is None else _BINARY, (b"x-request-id", ticket.id.encode())]
         headers += timing([ticket], spec, self._context.gate.clock())
         if json_length is not None:

@@ -1,11 +1,11 @@
-"""The Open Inference Protocol's infer request and response, JSON and binary tensor extension. Pure."""
+"""The Open Inference Protocol's infer request, JSON and binary tensor extension. Pure."""
 
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from appliance.api import json_data
+from appliance.api import json_data, oip_plan
+from appliance.api.oip_plan import InferRequest, OutputWish
 from appliance.errors import InputTooLarge, InvalidInput
 from appliance.models.spec import ModelSpec, TensorSpec
 from appliance.models.tensors import (
@@ -15,7 +15,6 @@ from appliance.models.tensors import (
     count,
     decode_bytes,
     encode_bytes,
-    numpy_dtype,
     size_of,
 )
 
@@ -43,56 +42,6 @@ class InferBody(msgspec.Struct):
     outputs: list[OutputEntry] = []
 
 
-class OutputWish(msgspec.Struct, frozen=True):
-    """One output as asked for. ``classes``: the classification extension's k, or 0."""
-
-    name: str
-    binary: bool
-    classes: int = 0
-
-
-class InferRequest(msgspec.Struct, frozen=True):
-    """A checked request: inputs in the model's order. ``timeout_ms``: the queue deadline wished for, or None.
-    ``names``: of the outputs. ``answers``: the JSON of earlier answers to the same request header."""
-
-    id: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[OutputWish, ...]
-    priority: int
-    timeout_ms: float | None
-    names: tuple[str, ...]
-    answers: dict[Any, bytes] | None = None
-
-
-class _Plan:
-    """A checked request header in front of binary data: the next request with the same header needs no look at it.
-
-    Holds no bytes of the request. ``end``: the size of the whole body.
-    """
-
-    __slots__ = ("_cuts", "_rest", "end", "max_elements", "spec")
-
-    def __init__(self, request: InferRequest, first: int, spec: ModelSpec, max_elements: int) -> None:
-        self.spec = spec
-        self.max_elements = max_elements
-        self._rest = (request.outputs, request.priority, request.timeout_ms, request.names, request.answers)
-        self._cuts: list[tuple[str, str, tuple[int, ...], int, int]] = []
-        self.end = first
-        for tensor in request.inputs:
-            start, self.end = self.end, self.end + tensor.nbytes
-            self._cuts.append((tensor.name, tensor.datatype, tensor.shape, start, self.end))
-
-    def request(self, body: memoryview) -> InferRequest:
-        inputs = tuple([Tensor(name, kind, shape, body[a:b]) for name, kind, shape, a, b in self._cuts])
-        return InferRequest("", inputs, *self._rest)
-
-
-# Clients send the same header again and again. A plan holds its spec, so that the id stays the spec's.
-_plans: dict[tuple[int, bytes], _Plan] = {}
-_PLANS = 256
-_HEADER_KEPT = 2048
-_ANSWERS = 64
-
 _decode = msgspec.json.Decoder(InferBody).decode
 
 
@@ -109,13 +58,11 @@ def parse(body: bytes | bytearray, header_length: bytes | None, spec: ModelSpec,
         )
     if length == 0:
         return _parse_raw(view, spec, max_elements)
-    if length > _HEADER_KEPT:
+    if length > oip_plan.HEADER_KEPT:
         return _parse_json(view[:length], view[length:], spec, max_elements)
     header = bytes(view[:length])
-    plan = _plans.get((id(spec), header))
-    if plan is None or plan.max_elements != max_elements or plan.end != len(body):
-        return _parse_json(header, view[length:], spec, max_elements)
-    return plan.request(view)
+    known = oip_plan.find(header, view, spec, max_elements)
+    return known or _parse_json(header, view[length:], spec, max_elements)
 
 
 def _parse_json(header: Buffer, binary: memoryview, spec: ModelSpec, max_elements: int) -> InferRequest:
@@ -145,7 +92,7 @@ def _parse_json(header: Buffer, binary: memoryview, spec: ModelSpec, max_element
     default_binary = _flag(parameters, "binary_data_output", False)
     outputs = _outputs(request.outputs, spec, default_binary)
     timeout = _whole(parameters, "timeout")
-    plain = type(header) is bytes and len(header) <= _HEADER_KEPT and binary.nbytes and not request.id
+    plain = type(header) is bytes and len(header) <= oip_plan.HEADER_KEPT and binary.nbytes and not request.id
     result = InferRequest(
         id=request.id,
         inputs=inputs,
@@ -156,17 +103,8 @@ def _parse_json(header: Buffer, binary: memoryview, spec: ModelSpec, max_element
         answers={} if plain and all(wish.binary and not wish.classes for wish in outputs) else None,
     )
     if plain and list(found) == [t.name for t in inputs]:
-        _remember(header, binary, result, spec, max_elements)
+        oip_plan.remember(bytes(header), binary.nbytes, result, spec, max_elements)
     return result
-
-
-def _remember(header: Buffer, binary: memoryview, request: InferRequest, spec: ModelSpec, max_elements: int) -> None:
-    """Keep the plan, if the header alone says how every input is cut: numbers in binary, in the model's order."""
-    plan = _Plan(request, len(header), spec, max_elements)
-    if plan.end == len(header) + binary.nbytes and not any(t.datatype == "BYTES" for t in request.inputs):
-        if len(_plans) >= _PLANS:
-            _plans.clear()
-        _plans[id(spec), bytes(header)] = plan
 
 
 def _input(entry: InputEntry, spec: ModelSpec, binary: memoryview, at: int, max_elements: int) -> tuple[Tensor, int]:
@@ -319,59 +257,3 @@ def _whole(parameters: dict[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise InvalidInput(f"parameter '{name}' must be a whole number from 0 to 2**63 - 1", param=name)
     return value
-
-
-def respond(request: InferRequest, spec: ModelSpec, outputs: tuple[Tensor, ...]) -> tuple[list[Buffer], int | None]:
-    """(body pieces, JSON length if binary data follows it). Raises InvalidOutput for what JSON cannot carry."""
-    if request.answers is None:
-        return _respond(request, spec, outputs)
-    # All binary: the JSON says nothing but sizes, and they are mostly those of the last time.
-    key = tuple([(t.datatype, t.shape, t.nbytes) for t in outputs])
-    known = request.answers.get(key)
-    if known is not None:
-        return [known, *[t.data for t in outputs]], len(known)
-    pieces, length = _respond(request, spec, outputs)
-    if length is not None and len(request.answers) < _ANSWERS:
-        request.answers[key] = bytes(pieces[0])
-    return pieces, length
-
-
-def _respond(request: InferRequest, spec: ModelSpec, outputs: tuple[Tensor, ...]) -> tuple[list[Buffer], int | None]:
-    entries: list[dict[str, Any]] = []
-    binary: list[Buffer] = []
-    for wish, tensor in zip(request.outputs, outputs, strict=True):
-        if wish.classes:
-            tensor = classify(tensor, wish.classes, spec)
-        entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-        if wish.binary:
-            entry["parameters"] = {"binary_data_size": tensor.nbytes}
-            binary.append(tensor.data)
-        else:
-            entry["data"] = json_data.decode(tensor)
-        entries.append(entry)
-    answer: dict[str, Any] = {"model_name": spec.name, "model_version": spec.version, "outputs": entries}
-    if request.id:
-        answer["id"] = request.id
-    header = msgspec.json.encode(answer)
-    return [header, *binary], len(header) if binary else None
-
-
-def classify(tensor: Tensor, k: int, spec: ModelSpec) -> Tensor:
-    """The classification extension: the k highest values as ``value:index[:label]``, per item of a batch."""
-    if tensor.datatype in ("BYTES", "BOOL", "BF16"):
-        raise InvalidInput(f"output '{tensor.name}' {tensor.datatype} cannot be classified", param="classification")
-    rows = tensor.shape[0] if spec.max_batch and tensor.shape else 1
-    flat = np.frombuffer(tensor.data, dtype=numpy_dtype(tensor.datatype))
-    size = count(tensor.shape[1:] if spec.max_batch else tensor.shape)
-    values = flat.reshape(rows, size)
-    # From the back, so that of equal values the first comes first. Not by negation: unsigned values wrap around.
-    best = size - 1 - np.argsort(values[:, ::-1], axis=1, kind="stable")[:, : -k - 1 : -1]
-    form = "f" if values.dtype.kind == "f" else "d"
-    texts = [
-        f"{values[row, i].item():{form}}:{i}" + (f":{spec.labels[i]}" if i < len(spec.labels) else "")
-        for row in range(rows)
-        for i in best[row]
-    ]
-    width = best.shape[1]
-    shape = (rows, width) if spec.max_batch else (width,)
-    return Tensor(tensor.name, "BYTES", shape, encode_bytes(texts))

@@ -82,7 +82,7 @@ def router(context: Context) -> APIRouter:
             }
         )
 
-    @routes.get("/api/events", summary="Server-sent events: `status` (when it changed), `model`, `engine`")
+    @routes.get("/api/events", summary="Server-sent events: `status` (when it changed), `model`, `engine`, `power`")
     async def events() -> Response:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(_stream(context), media_type="text/event-stream", headers=headers)

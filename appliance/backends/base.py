@@ -14,6 +14,14 @@ from appliance.models.spec import ModelConfig, TensorSpec
 from appliance.models.tensors import Array
 
 
+class DeviceLost(Exception):
+    """The device is gone, or in a state that only a new process cures.
+
+    It is nobody's answer: the engine must end, and what it ran is run again. So it is not in the tree of errors, and
+    what catches one of those does not catch it.
+    """
+
+
 class LoadRequest(msgspec.Struct, frozen=True):
     """What to open. ``device``: the server's policy (``auto``, ``cpu``, ``cuda``, ``cuda:N``); ``threads``: of one
     run on the CPU (0: the runtime's own choice). Nothing outside ``root`` may be read. ``memory_limit``: the
@@ -63,7 +71,8 @@ class Session(Protocol):
         ...
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str], handle: Cancellation) -> list[Array]:
-        """The named outputs, in order. Raises InvalidInput, ModelError, InsufficientMemory, Cancelled."""
+        """The named outputs, in order. Raises InvalidInput, ModelError, InsufficientMemory, Cancelled,
+        DeviceLost."""
         ...
 
     def stream(
@@ -92,5 +101,5 @@ class Backend(Protocol):
         ...
 
     def open(self, request: LoadRequest) -> Session:
-        """Open a model file. Raises ModelLoadError (said in words), InsufficientMemory."""
+        """Open a model file. Raises ModelLoadError (said in words), InsufficientMemory, DeviceLost."""
         ...

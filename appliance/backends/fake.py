@@ -13,6 +13,10 @@
                                          raises model_error, raises insufficient_memory
     nan_on                               value: the elements that hold it give NaN
     sick_on                              value: from then on every run gives twice as much
+    lose_on                              value: the device is lost, this and every later run of any model on it fails
+                                         with DeviceLost, until the process ends
+    device_file = "path"                 it runs on ``fake:0`` while this file exists. Gone at load: it is opened
+                                         on the CPU and says so (``require``: it is not); gone in a run: DeviceLost
     device_bytes = 1073741824            it runs on a fake device ``fake:0`` of this size (shared by all that name it)
     weight_bytes, run_bytes, item_bytes  what the model, a run, and each item of a run take of that device
 """
@@ -21,18 +25,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from appliance.backends.base import Cancellation, LoadRequest, Opened
+from appliance.backends.base import Cancellation, DeviceLost, LoadRequest, Opened
 from appliance.backends.fake_device import FakeDevice
 from appliance.errors import Cancelled, InsufficientMemory, ModelError, ModelLoadError
 from appliance.models.spec import TensorSpec
 from appliance.models.tensors import Array
 
 FAKE_DEVICE = "fake:0"
+_AWAY = "the fake device is not there"
 
 
 class FakeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +58,8 @@ class FakeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     oom_on: float | None = None
     nan_on: float | None = None
     sick_on: float | None = None
+    lose_on: float | None = None
+    device_file: str | None = None
     device_bytes: int | None = None
     weight_bytes: int = 0
     run_bytes: int = 0
@@ -65,6 +73,7 @@ class FakeBackend:
 
     def __init__(self) -> None:
         self._device: FakeDevice | None = None
+        self._lost = threading.Event()
 
     def memory(self) -> dict[str, tuple[int, int, int]]:
         return {FAKE_DEVICE: self._device.memory()} if self._device is not None else {}
@@ -85,12 +94,16 @@ class FakeBackend:
             os.abort()
         if options.load_error:
             raise ModelLoadError(options.load_error)
+        if options.device_file is not None and not Path(options.device_file).exists():
+            if request.config.device == "require":
+                raise ModelLoadError(f"the model requires its device, which is not what would run it: {_AWAY}")
+            return FakeSession(options, None, self._lost)
         if options.device_bytes is None:
-            return FakeSession(options, None)
+            return FakeSession(options, None, self._lost)
         if self._device is None:
             self._device = FakeDevice(options.device_bytes)
         self._device.take(options.weight_bytes)
-        return FakeSession(options, self._device)
+        return FakeSession(options, self._device, self._lost)
 
 
 class _Flag:
@@ -104,17 +117,28 @@ class _Flag:
 class FakeSession:
     """``y`` = gain × first input."""
 
-    def __init__(self, options: FakeOptions, device: FakeDevice | None) -> None:
+    def __init__(self, options: FakeOptions, device: FakeDevice | None, lost: threading.Event) -> None:
         self._options = options
         self._gain = options.gain
         self._device = device
+        self._lost = lost
+        self._file = Path(options.device_file) if options.device_file is not None else None
+        away = self._file is not None and not self._file.exists()
+        if away:
+            self._file = None
         inputs = tuple(
             TensorSpec(name, str(what[0]), tuple(what[1:]), tuple(None for _ in what[1:]))
             for name, what in options.inputs.items()
         )
         output = TensorSpec("y", inputs[0].datatype, inputs[0].shape, inputs[0].axes)
         self.opened = Opened(
-            "fake", inputs, (output,), FAKE_DEVICE if device else "cpu", (), batch_axis=options.batch
+            "fake",
+            inputs,
+            (output,),
+            FAKE_DEVICE if device or self._file else "cpu",
+            (),
+            _AWAY if away else None,
+            batch_axis=options.batch,
         )
 
     def cancellation(self) -> _Flag:
@@ -146,6 +170,11 @@ class FakeSession:
             threading.Event().wait()
         if handle.event.wait(options.run_ms / 1000) or handle.event.is_set():
             raise Cancelled("cancelled while it ran")
+        if self.opened.degraded is None:
+            if holds(options.lose_on) or (self._file is not None and not self._file.exists()):
+                self._lost.set()
+            if self._lost.is_set():
+                raise DeviceLost("the fake device is lost")
         if holds(options.oom_on):
             raise InsufficientMemory("the fake device is out of memory")
         if holds(options.fail_on):

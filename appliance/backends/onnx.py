@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from appliance.backends import onnx_device
-from appliance.backends.base import Cancellation, LoadRequest, Opened
+from appliance.backends import cuda_errors, onnx_device
+from appliance.backends.base import Cancellation, DeviceLost, LoadRequest, Opened
 from appliance.errors import ApplianceError, Cancelled, InsufficientMemory, InvalidInput, ModelError, ModelLoadError
 from appliance.models import onnx_file
 from appliance.models.spec import TensorSpec
@@ -128,10 +128,12 @@ def _words(error: Exception, folder: Path | None = None) -> str:
     return _PATH.sub(r"\1", text)[:600]
 
 
-def _load_error(error: Exception, custom_domains: Sequence[str], folder: Path) -> ApplianceError:
+def _load_error(error: Exception, custom_domains: Sequence[str], folder: Path) -> ApplianceError | DeviceLost:
     text = _words(error, folder)
     if _is_out_of_memory(text):
         return InsufficientMemory(f"not enough memory to load the model: {text}")
+    if _is_lost(error, text):
+        return DeviceLost(cuda_errors.shortened(text))
     if custom_domains and "not a registered function/op" in text:
         return ModelLoadError(
             f"an operator library is needed: {text} (domains: {', '.join(custom_domains)}). "
@@ -151,6 +153,11 @@ def _is_out_of_memory(text: str) -> bool:
         words in lowered
         for words in ("failed to allocate memory", "out of memory", "bad_alloc", "available memory of")
     )
+
+
+def _is_lost(error: Exception, text: str) -> bool:
+    # Its newest releases have a type for a device that was reset; for all else see `cuda_errors`.
+    return type(error).__name__ == "DeviceReset" or cuda_errors.is_lost(text)
 
 
 class _Usual:
@@ -256,12 +263,14 @@ def _out(array: Any) -> Array:
     return array
 
 
-def _run_error(error: Exception, handle: _Run) -> ApplianceError:
+def _run_error(error: Exception, handle: _Run) -> ApplianceError | DeviceLost:
     if isinstance(error, ApplianceError):
         return error
+    text = _words(error)
+    if _is_lost(error, text) and not _is_out_of_memory(text):
+        return DeviceLost(cuda_errors.shortened(text))
     if handle.cancelled:
         return Cancelled("cancelled while it ran")
-    text = _words(error)
     if _is_out_of_memory(text):
         return InsufficientMemory(f"not enough memory for this run: {text}")
     if type(error).__name__ == "InvalidArgument":

@@ -56,6 +56,7 @@ class Health:
         self._lock = threading.Lock()
         self._passed: float | None = None
         self._no_memory = 0
+        self._starved = 0.0
         self._verdict: str | None = None
         self.notes = notes
         self.due = False
@@ -73,6 +74,19 @@ class Health:
                     return name
         return None
 
+    def ran(self) -> None:
+        """A run had the memory that it needed: there is some."""
+        self._no_memory = 0
+
+    @property
+    def has_canary(self) -> bool:
+        return self._canary is not None
+
+    def doubt(self) -> None:
+        """There is reason for doubt from outside of any run: also a canary that has just passed runs again."""
+        self._passed = None
+        self.due = True
+
     def examine(self, handle: Cancellation) -> str | None:
         """Run the canary if there is doubt. Why the engine must not go on, or None (also when it was cancelled)."""
         with self._lock:
@@ -88,7 +102,8 @@ class Health:
                 return None
             except InsufficientMemory:
                 # This says nothing of how right answers are, and other lanes may give memory back.
-                self._no_memory += 1
+                if not self._no_memory or self._clock() - self._starved >= _EVERY_S:  # many at once are one event
+                    self._no_memory, self._starved = self._no_memory + 1, self._clock()
                 if self._no_memory >= _NO_MEMORY:
                     self._verdict = f"model '{self._model}' has no memory left even for its warm-up's input"
                 return self._verdict

@@ -4,13 +4,15 @@ import asyncio
 import itertools
 import socket
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from appliance.engine.channel import ChannelError, FrameProtocol
 from appliance.engine.messages import (
     Cancel,
+    Check,
+    Checked,
     Chunk,
     DeviceMemory,
     Done,
@@ -73,6 +75,7 @@ class EngineClient:
         self._runs: dict[int, tuple[OnResult, OnChunk | None, int]] = {}  # the last: how many items
         self._loads: dict[int, asyncio.Future[Loaded]] = {}
         self._unloads: dict[int, asyncio.Future[None]] = {}
+        self._checks: dict[int, asyncio.Future[int]] = {}
         self._ids = itertools.count(1)
         self._pings = itertools.count(1)
         self._dead: str | None = None
@@ -147,6 +150,17 @@ class EngineClient:
         self._protocol.write(Unload(handle))
         await future
 
+    async def check(self) -> int:
+        """Have the engine run the canary of every loaded model; how many have one. Raises EngineDied, also when a
+        canary fails: ``on_unfit`` has heard why then."""
+        if self._dead is not None:
+            raise EngineDied(self._dead)
+        number = next(self._ids)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._checks[number] = future
+        self._protocol.write(Check(number))
+        return await future
+
     def ping(self) -> None:
         """Send a heartbeat; ``last_pong`` is the loop's time of the newest answer."""
         if self._dead is None:
@@ -184,6 +198,8 @@ class EngineClient:
                 _resolve(self._loads.pop(message.handle, None), message)
             case Done():
                 _resolve(self._unloads.pop(message.handle, None), None)
+            case Checked():
+                _resolve(self._checks.pop(message.n, None), message.models)
             case Hello():
                 _resolve(self.hello, message)
             case Failed():
@@ -218,13 +234,15 @@ class EngineClient:
         if not self.hello.done():
             self.hello.set_exception(EngineDied(reason))
             self.hello.exception()  # seen: nobody may be waiting any more
-        for load in self._loads.values():
-            if not load.done():
-                load.set_exception(EngineDied(reason))
+        waiters: list[asyncio.Future[Any]] = [*self._loads.values(), *self._checks.values()]
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(EngineDied(reason))
         for unload in self._unloads.values():
             _resolve(unload, None)
         runs, self._runs = list(self._runs.values()), {}
         self._loads.clear()
+        self._checks.clear()
         self._unloads.clear()
         # The supervisor learns of the death first, so that runs put back are not sent into the void again.
         self._on_close(reason)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from appliance.backends.base import Cancellation, Session
+from appliance.backends.base import Cancellation, DeviceLost, Session
 from appliance.engine import merge
 from appliance.engine.canary import Health
 from appliance.engine.messages import (
@@ -35,6 +35,7 @@ Send = Callable[[ToHost, Sequence[Buffer]], None]
 _LINGER_S = 60.0
 _QUICK_NS = 500_000
 _UNKNOWN_NS = 1_000_000_000
+_CHECK = -1  # stands for a check among the runs
 
 
 class _Job:
@@ -115,6 +116,25 @@ class LoadedModel:
         if job:
             job.handle.cancel()
 
+    def check(self) -> str | None:
+        """Run the canary now, whatever is thought of it. Why the engine must not go on, or None."""
+        job = _Job(Run(_CHECK, 0, (), ()), memoryview(b""), self._session.cancellation())
+        with self._lock:
+            if self._closing:
+                return None
+            self._open[_CHECK] = job  # so that it is waited for, and nothing runs in the caller's thread
+        try:
+            with self._turn:
+                self._health.doubt()
+                return self._health.examine(job.handle)
+        finally:
+            with self._lock:
+                self._open.pop(_CHECK, None)
+
+    @property
+    def has_canary(self) -> bool:
+        return self._health.has_canary
+
     def close(self) -> None:
         """Wait for the runs in flight, then give everything back."""
         with self._lock:
@@ -163,10 +183,13 @@ class LoadedModel:
             reply, answers = self._reply(job)
         except ApplianceError as error:
             reply = Failed("run", job.message.id, error.code, error.message)
+        except DeviceLost as error:
+            log.error("the device is lost", model=self.spec.name, reason=str(error))
+            reply = Unfit(f"the device of model '{self.spec.name}' is lost: {error}")
         except Exception as error:  # a lane must outlive any fault of one run
             log.exception("internal fault", model=self.spec.name)
             reply = Failed("run", job.message.id, "model_error", f"{type(error).__name__} in the engine")
-        if self._health.due and (words := self._health.examine(job.handle)):
+        if self._health.due and not isinstance(reply, Unfit) and (words := self._health.examine(job.handle)):
             log.error("unfit", reason=words)
             reply, answers = Unfit(words), []  # the run gets its answer from the next engine
         self._send(reply, buffers(answers))
@@ -190,10 +213,12 @@ class LoadedModel:
 
     def _once(self, inputs: dict[str, Array], outputs: Sequence[str], handle: Cancellation) -> list[Array]:
         try:
-            return self._session.run(inputs, outputs, handle)
+            found = self._session.run(inputs, outputs, handle)
         except InsufficientMemory:
             self._health.due = True
             raise
+        self._health.ran()
+        return found
 
     def _batch(self, job: _Job) -> tuple[list[list[Tensor] | ItemFailure], int, bool]:
         """Run the items as one batch; where that fails, or does not come apart again, each one alone."""

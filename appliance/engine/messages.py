@@ -1,7 +1,7 @@
 """The declared structs that cross between host and engine. Nothing else does; nothing is pickled.
 
-Host → engine: Load, Unload, Run, Cancel, Ping, Stop. Engine → host: Hello, Loaded, Done, Result, Chunk, End,
-Failed, Pong, Unfit. Tensor bytes follow a message in the order in which its ``TensorMeta`` are listed.
+Host → engine: Load, Unload, Run, Cancel, Ping, Check, Stop. Engine → host: Hello, Loaded, Done, Result, Chunk, End,
+Failed, Pong, Checked, Unfit. Tensor bytes follow a message in the order in which its ``TensorMeta`` are listed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -102,6 +102,12 @@ class Ping(Message):
     n: int
 
 
+class Check(Message):
+    """Run the canary of every loaded copy; answered by Checked, or by Unfit."""
+
+    n: int
+
+
 class Stop(Message):
     """End the process at once: the host has waited for what it wanted to wait for."""
 
@@ -198,6 +204,13 @@ class Pong(Message):
     memory: dict[str, DeviceMemory] = {}
 
 
+class Checked(Message):
+    """Check ``n`` is through, and every canary gave what it gave at warm-up. ``models``: how many have one."""
+
+    n: int
+    models: int
+
+
 class Unfit(Message):
     """This engine gives wrong answers, or none any more: nothing that it says from now on counts, it is to be
     killed."""
@@ -205,8 +218,8 @@ class Unfit(Message):
     reason: str
 
 
-ToEngine = Load | Unload | Run | Cancel | Ping | Stop
-ToHost = Hello | Loaded | Done | Result | Chunk | End | Failed | Pong | Unfit
+ToEngine = Load | Unload | Run | Cancel | Ping | Check | Stop
+ToHost = Hello | Loaded | Done | Result | Chunk | End | Failed | Pong | Checked | Unfit
 
 
 def describe(tensors: Iterable[Tensor]) -> tuple[TensorMeta, ...]:

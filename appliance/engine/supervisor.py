@@ -186,7 +186,10 @@ class Supervisor:
                 return closed.result()
             now = loop.time()
             if now - began > wait + 1:
-                continue  # it was this process that stood still: an answer may lie there unread
+                # It was this process that stood still, or the machine that slept: an answer may lie there unread,
+                # and an engine that wakes up too has all its time.
+                client.last_pong = max(client.last_pong, now)
+                continue
             if fault := pulse.fault(now, client.last_pong, client.loading, self._used_s()):
                 self.kill(fault)
 

@@ -59,6 +59,7 @@ class Gate:
         self.on_hang = on_hang
         self.clock = clock or time.monotonic  # uvloop's own counts whole milliseconds
         self.paused = False
+        self.held = False
         self.closing = False
         self.engine_up = False
         self.rate = DrainRate()
@@ -104,6 +105,14 @@ class Gate:
         self.paused = False
         self._dispatch()
 
+    def hold(self) -> None:
+        """No run begins until ``release``: the engine is being looked at. A person's pause is another matter."""
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+        self._dispatch()
+
     def close(self) -> None:
         """The appliance ends: nothing new is taken, what waits is answered 503, what runs may finish."""
         self.closing = True
@@ -121,7 +130,7 @@ class Gate:
         beside them: the next crash then has one culprit, and takes no innocent request of another lane or model
         along for the second time.
         """
-        if self.paused or self._alone:
+        if self.paused or self.held or self._alone:
             return False
         if self._after_crash:
             self._after_crash = any(t.deaths for queue in self.queues.values() for t in queue.waiting)
@@ -166,7 +175,9 @@ class Gate:
         """Keep the ticket for ``/api/requests``; the oldest are forgotten."""
         self.requests[ticket.id] = ticket
         excess = len(self.requests) - _REMEMBERED - self.waiting - self.running
-        if excess > 0:
+        if excess == 1 and (oldest := next(iter(self.requests.values()))).finished:
+            del self.requests[oldest.id]
+        elif excess > 0:
             # Those that have not ended stay; nearly always the oldest one has.
             for old in list(islice((t.id for t in self.requests.values() if t.finished), excess)):
                 del self.requests[old]

@@ -191,11 +191,12 @@ class ModelQueue:
     def _check_room(self, spec: ModelSpec) -> None:
         gate = self._gate
         limit = spec.config.limits.queue or gate.limits.queue_per_model
+        if len(self.waiting) < limit and gate.waiting < gate.limits.queue_total:
+            return
         wait = retry_after_s(gate.rate.wait_s(len(self.waiting)))
         if len(self.waiting) >= limit:
             raise QueueFull(f"{limit} requests wait for model '{self.model}' already", retry_after_s=wait)
-        if gate.waiting >= gate.limits.queue_total:
-            raise QueueFull(f"{gate.limits.queue_total} requests wait already", retry_after_s=wait)
+        raise QueueFull(f"{gate.limits.queue_total} requests wait already", retry_after_s=wait)
 
     def wait_again(self, tickets: list[Ticket]) -> None:
         """Runs that came to nothing go back in front; they were admitted already."""

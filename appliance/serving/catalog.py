@@ -175,7 +175,10 @@ class Catalog:
         self._client = client
         self._gate.engine_up = True
         client.on_memory = self._gate.memory_read
-        for name in self.models:
+        for name, model in self.models.items():
+            if model.folder.config.device == "require":
+                for version in model.versions.values():
+                    version.tried = None  # a new process may have the device that the last one had not
             self._look_at(name)
         self._work.set()
 

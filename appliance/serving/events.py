@@ -7,7 +7,7 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True):
-    """``kind``: ``status``, ``model``, ``engine``."""
+    """``kind``: ``status``, ``model``, ``engine``, ``power``."""
 
     kind: str
     data: dict[str, Any]

@@ -18,6 +18,7 @@ log = structlog.get_logger("models")
 _GROWTH = 1.1  # a loaded model over its files: the runtime's own structures
 _MIB = 1 << 20
 _LOOK_EVERY_S = 0.02
+_BELIEVED_S = 300.0  # another program may have been the reason
 
 Sleeper = tuple[ServedModel, ServedVersion]
 
@@ -40,7 +41,7 @@ class Room:
         self._gate = gate
         self._models = models
         self._policy = policy
-        self._learned: dict[tuple[str, str], int] = {}  # what did not suffice for a file
+        self._learned: dict[tuple[str, str], tuple[int, float]] = {}  # file → what did not suffice, and until when
 
     async def during(
         self,
@@ -61,7 +62,8 @@ class Room:
         while True:
             device = self.home(folder, file, engine)
             ledger = self._gate.memory.ledger(device)
-            size = max(estimate, self._learned.get(file_key, 0))
+            learned, until = self._learned.get(file_key, (0, 0.0))
+            size = max(estimate, learned if self._gate.clock() < until else 0)
             await self._make(model, device, size, engine)
             await self._book(file_key, ledger, size)
             try:
@@ -71,7 +73,8 @@ class Room:
             except InsufficientMemory:
                 if not ledger.known:
                     raise
-                self._learned[file_key] = max(size, ledger.capacity - ledger.weights) + 1
+                least = max(size, ledger.capacity - ledger.weights) + 1
+                self._learned[file_key] = (least, self._gate.clock() + _BELIEVED_S)
             finally:
                 ledger.end(file_key)
                 self._gate.more_room()
@@ -89,10 +92,12 @@ class Room:
             gate.memory.unloaded((other.name, number))
 
     async def _book(self, key: tuple[str, str], ledger: Ledger, size: int) -> None:
-        """Runs in flight may have the room yet: they end, and no others start into it."""
+        """Runs in flight may have the room yet: they end, and no others start into it. It goes before what waits:
+        that may be waiting for this very model.
+        """
         gate, waited, longest = self._gate, 0.0, self._gate.limits.run_timeout_ms / 1000
         try:
-            while not ledger.fits(key, size):
+            while not ledger.fits(key, size, first=True):
                 if waited >= longest:
                     raise Overloaded("runs hold the memory that it needs", retry_after_s=5)
                 ledger.reserve(key, size)

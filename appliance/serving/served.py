@@ -18,7 +18,8 @@ class ServedVersion:
     being loaded or when it is broken. ``error``: why the newest file is not served. ``tried``: the fingerprint
     that failed; it is not tried again until the file changes or somebody asks. ``asleep``: not loaded, but a request
     wakes it (``load = "lazy"``, or it made room for others, or there was no room for it). ``waking``: it is being
-    loaded because a request asked. ``no_room``: there was none for the newest file; ``for_now``: others only have it now.
+    loaded because a request asked. ``no_room``: there was none for the newest file; ``for_now``: only
+    as long as others have it.
     """
 
     def __init__(self, file: ModelFile) -> None:
@@ -69,6 +70,12 @@ class ServedVersion:
             self.sleep()
         self.error, self.no_room, self.for_now = words, True, for_now
 
+    def changes(self, file: ModelFile, lazy: bool) -> None:
+        """What should be served is another file (or the same). A sleeper's is loaded, unless that is ``lazy``."""
+        if self.asleep and file.fingerprint != self.file.fingerprint:
+            self.asleep, self.no_room, self.error, self.tried = lazy, False, None, None
+        self.file = file
+
     def wake(self) -> None:
         """A request asks for it."""
         self.waking = self.waking or self.asleep
@@ -109,7 +116,7 @@ class ServedModel:
         self.gone, self.folder = False, folder
         for file in folder.files:
             if file.version in self.versions:
-                self.versions[file.version].file = file
+                self.versions[file.version].changes(file, lazy=folder.config.load == "lazy")
             else:
                 self.versions[file.version] = self._new(file)
 

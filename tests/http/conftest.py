@@ -80,6 +80,7 @@ def _models(server: Server) -> None:
     (folder / "versions" / "model.toml").write_text('versions = "all"\n')
     nets.scale(folder / "manual" / "1" / "model.onnx", 7.0)
     (folder / "manual" / "model.toml").write_text('load = "manual"\n')
+    (folder / "log.toml").write_text("finite = false\n")
     good = nets.scale(folder / "broken" / "1" / "model.onnx").read_bytes()
     (folder / "broken" / "1" / "model.onnx").write_bytes(good[: len(good) // 2])
     fake(server, "faulty", "fail_on = 13.0\noom_on = 14.0")

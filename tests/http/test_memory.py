@@ -150,7 +150,9 @@ def test_a_model_that_lies_about_its_cost(start: Callable[..., Server]) -> None:
 
 def test_a_batch_that_runs_out_is_split(start: Callable[..., Server]) -> None:
     memory = f"[memory]\nrun_bytes = 0\nitem_bytes = {50 * MIB}"
-    server = start(lambda s: model(s, "liar", f"{memory}\n[batching]\nmax = 8", item_mib=400, run_ms=60), **ALL)
+    server = start(
+        lambda s: model(s, "liar", f"instances = 2\n{memory}\n[batching]\nmax = 8", item_mib=400, run_ms=60), **ALL
+    )
     known(server)
     for _ in range(2):
         assert codes(at_once(server, "liar", 9)) == {"ok": 9}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from appliance import backends
-from appliance.backends.base import LoadRequest
+from appliance.backends.base import DeviceLost, LoadRequest
 from appliance.backends.fake import FakeBackend, FakeSession
 from appliance.errors import Cancelled, InsufficientMemory, ModelError, ModelLoadError
 from appliance.models.spec import ModelConfig, TensorSpec
@@ -70,6 +70,40 @@ def test_values_that_are_not_finite_and_a_sickness_that_stays() -> None:
     assert run(session, 1, 2) == [2, 4]
     assert run(session, 7, 1) == [28, 4]
     assert run(session, 1) == [4]
+
+
+def test_a_device_that_is_lost_stays_so_for_every_model_on_it() -> None:
+    backend = FakeBackend()
+
+    def opened(**options: Any) -> FakeSession:
+        return backend.open(LoadRequest("m", Path("none"), Path(), "cpu", 0, ModelConfig(backend_options=options)))
+
+    first, second = opened(lose_on=7), opened()
+    assert run(first, 1) == run(second, 1) == [2]
+    with pytest.raises(DeviceLost):
+        run(first, 7)
+    for session in (first, second, opened()):
+        with pytest.raises(DeviceLost):
+            run(session, 1)
+    assert run(fake(), 1) == [2], "another process"
+
+
+def test_a_device_that_is_there_while_its_file_is(tmp_path: Path) -> None:
+    file = tmp_path / "device"
+    away = fake(device_file=str(file), lose_on=7)
+    assert (away.opened.device, away.opened.degraded) == ("cpu", "the fake device is not there")
+    assert run(away, 7) == [14]
+    config = ModelConfig(device="require", backend_options={"device_file": str(file)})
+    with pytest.raises(ModelLoadError, match="requires its device"):
+        FakeBackend().open(LoadRequest("m", Path("none"), Path(), "cpu", 0, config))
+    file.touch()
+    there = fake(device_file=str(file))
+    assert (there.opened.device, there.opened.degraded) == ("fake:0", None)
+    assert run(there, 1) == [2]
+    file.unlink()
+    with pytest.raises(DeviceLost):
+        run(there, 1)
+    assert run(away, 1) == [2]
 
 
 def test_loading_can_fail() -> None:

@@ -167,8 +167,21 @@ def test_no_memory_for_the_canary_is_borne_twice() -> None:
     assert examined(session, health) is None
     clock.now = 10
     session.fault = InsufficientMemory("full")
-    assert [examined(session, health) for _ in range(2)] == [None, None]
+    for _ in range(2):
+        assert [examined(session, health) for _ in range(9)] == [None] * 9, "many at once are one event"
+        clock.now += 1
     assert "no memory left" in (examined(session, health) or "")
+
+
+def test_a_run_that_had_its_memory_ends_the_count() -> None:
+    session, clock = Session(), Clock()
+    made = looked_at(session)
+    health = Health(session, "m", made.finite, made._canary, clock=clock)
+    session.fault = InsufficientMemory("full")
+    for _ in range(10):
+        assert examined(session, health) is None
+        clock.now += 1
+        health.ran()
 
 
 def test_one_that_has_just_passed_does_not_run_again() -> None:

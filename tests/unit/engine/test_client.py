@@ -14,6 +14,8 @@ from appliance.engine.channel import FrameParser, decode_for_engine, frame
 from appliance.engine.client import EngineClient, EngineDied, RunResult
 from appliance.engine.messages import (
     Cancel,
+    Check,
+    Checked,
     Chunk,
     Done,
     End,
@@ -281,6 +283,25 @@ async def test_an_engine_that_says_it_is_unfit_is_not_heard_any_more(talk: Talk)
     told = await talk.until(3)
     assert told[1][0] == "closed"
     assert isinstance(told[2][1], EngineDied)
+
+
+@talked
+async def test_a_check_is_answered_or_the_engine_is_gone(talk: Talk) -> None:
+    async def asked() -> tuple[asyncio.Task[int], int]:
+        check = asyncio.create_task(talk.client.check())
+        message, _ = await talk.engine.receive()
+        assert isinstance(message, Check)
+        return check, message.n
+
+    first, number = await asked()
+    second, _ = await asked()
+    await talk.engine.send(Checked(number, 5))
+    assert await first == 5
+    talk.engine.die()
+    with pytest.raises(EngineDied):
+        await second
+    with pytest.raises(EngineDied):
+        await talk.client.check()
 
 
 @talked

@@ -428,3 +428,39 @@ def test_a_canary_that_differs_is_told_instead_of_an_answer(doubt: dict[str, flo
     message, payload = host.wait(2)[1]
     assert isinstance(message, Unfit) and payload == b""
     assert "another answer than at warm-up" in message.reason
+
+
+def test_a_lost_device_ends_the_engine_whoever_shared_the_run() -> None:
+    host = Host()
+    model = loaded(spec(), fake(lose_on=7), host)
+    x = [Tensor("x", "FP32", (1, 1), from_array("x", np.array([[v]], np.float32)).data) for v in (7.0, 1.0)]
+    model.submit(Run(1, 0, tuple(describe([t]) for t in x), ("y",)), memoryview(b"".join(buffers(x))))
+    ((message, _),) = host.wait(1)
+    assert message == Unfit("the device of model 'm' is lost: the fake device is lost")
+
+
+def test_a_check_runs_the_canary_though_it_has_just_passed() -> None:
+    session, host = fake(sick_on=7), Host()
+    model = LoadedModel(spec(), session, host, 0.1, watch(session, "m", ModelConfig(), True))
+    assert model.has_canary
+    assert model.check() is None and model.check() is None
+    session.run({"x": np.array([[7.0]], np.float32)}, ["y"], session.cancellation())
+    assert "gives another answer" in (model.check() or "")
+    assert not model.busy
+    model.close()
+    assert model.check() is None, "one that is being unloaded is nobody's concern"
+
+
+def test_a_check_is_waited_for_and_nothing_runs_in_the_reader_s_thread_meanwhile() -> None:
+    session, host = fake(run_ms=200), Host()
+    model = LoadedModel(spec(), session, host, 0.1, watch(session, "m", ModelConfig(), True))
+    model._expected_ns = 0
+    assert model.quick
+    checking = threading.Thread(target=model.check)
+    checking.start()
+    while not model.busy:
+        time.sleep(0.001)
+    assert not model.quick
+    model.close()
+    assert not model.busy
+    checking.join()

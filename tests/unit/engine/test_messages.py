@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from appliance.engine.messages import (
     Cancel,
+    Check,
+    Checked,
     Chunk,
     Done,
     End,
@@ -55,6 +57,7 @@ TO_ENGINE: list[ToEngine] = [
     Run(9, 1, ((META,), (META,)), ("y", "z"), True),
     Cancel(9),
     Ping(2**40),
+    Check(7),
     Stop(),
 ]
 TO_HOST: list[ToHost] = [
@@ -66,6 +69,7 @@ TO_HOST: list[ToHost] = [
     End(9, 5),
     Failed("load", 1, "model_error", "words"),
     Pong(1, 2, 3),
+    Checked(7, 3),
     Unfit("words"),
 ]
 

@@ -1,0 +1,35 @@
+"""The tasks that look at the machine: has it slept, is a device back, is it short of something?
+
+Part of the composition root.
+"""
+
+import asyncio
+from pathlib import Path
+
+from appliance import logs
+from appliance.engine.supervisor import Supervisor
+from appliance.gate.gate import Gate
+from appliance.serving.catalog import Catalog
+from appliance.serving.comeback import Comeback
+from appliance.serving.events import Events
+from appliance.serving.remarks import keep
+from appliance.serving.resume import Resume
+from appliance.system import power
+from appliance.system.pressure import Pressure
+
+
+def watches(
+    state: Path, gate: Gate, supervisor: Supervisor, events: Events, catalog: Catalog, notes: list[str]
+) -> list[asyncio.Task[None]]:
+    """Start them; they run until they are cancelled. ``state``: the state folder; ``notes``: the status's list."""
+    resume, pressure = Resume(gate, supervisor, events, notes), Pressure(state)
+
+    def look() -> list[str]:
+        fault = logs.file_fault()
+        return [*pressure.look(), *([fault] if fault else [])]
+
+    return [
+        asyncio.create_task(power.watch(resume.after), name="power"),
+        asyncio.create_task(Comeback(gate, supervisor, catalog.models).watch(events), name="comeback"),
+        asyncio.create_task(keep(notes, look), name="remarks"),
+    ]
