@@ -7,6 +7,7 @@ import gc
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,12 +23,12 @@ from appliance.api.protocol import bounded
 from appliance.engine.client import EngineClient
 from appliance.engine.supervisor import Supervisor
 from appliance.gate.gate import Gate
-from appliance.gate.ticket import Ticket
 from appliance.logs import rotate
 from appliance.metrics import Metrics
 from appliance.models.repository import Root
 from appliance.serving.catalog import Catalog
 from appliance.serving.events import Events
+from appliance.serving.observer import MetricsObserver
 from appliance.serving.pool import WorkPool
 from appliance.serving.status import Status
 from appliance.settings import Settings
@@ -67,6 +68,8 @@ class Appliance:
     def address(self) -> str:
         """``http://127.0.0.1:11711``."""
         host, port = self._listener.getsockname()[:2]
+        # Who listens everywhere is still called by an address, and by the one the guard knows.
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def start(self) -> None:
@@ -133,7 +136,7 @@ class Appliance:
         self._loop, self._stop_wanted = asyncio.get_running_loop(), asyncio.Event()
         metrics, events = Metrics(), Events()
         supervisor: Supervisor
-        gate = Gate(settings, _Observer(metrics), lambda reason: supervisor.kill(reason))
+        gate = Gate(settings, MetricsObserver(metrics), lambda reason: supervisor.kill(reason))
         self._gate = gate
         roots = [Root(settings.models_folder())]
         if settings.embedded_models:
@@ -172,6 +175,7 @@ class Appliance:
             asyncio.create_task(catalog.run(), name="catalog"),
             asyncio.create_task(_watch(settings.models_folder(), catalog), name="watcher"),
             asyncio.create_task(self._tell_tray(events), name="tray"),
+            asyncio.create_task(_tell_ready(catalog, events), name="ready"),
             *watches(settings.state_folder(), gate, supervisor, events, catalog, status.notes),
         ]
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
@@ -198,35 +202,6 @@ class Appliance:
         while True:
             await queue.get()
             self.changed.set()
-
-
-class _Observer:
-    """Gate → metrics."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._children: dict[tuple[str, str, str], Any] = {}
-
-    def request_ended(self, ticket: Ticket) -> None:
-        m, model, version = self._metrics, ticket.model, ticket.version
-        code = ticket.error.code if ticket.error else "ok"
-        self._child(m.requests, model, version, code).inc()
-        if ticket.error is None:
-            self._child(m.request_seconds, model, version, "").observe(ticket.finished - ticket.created)
-            self._child(m.queue_seconds, model, version, "").observe(ticket.started - ticket.created)
-
-    def batch_ended(self, model: str, version: str, rows: int, run_ns: int) -> None:
-        self._child(self._metrics.run_seconds, model, version, "").observe(run_ns / 1e9)
-        self._child(self._metrics.batch_rows, model, version, "").observe(rows)
-
-    def _child(self, metric: Any, model: str, version: str, code: str) -> Any:
-        """The metric's child; looking it up by its labels each time would cost more than counting."""
-        key = (f"{id(metric)}/{code}", model, version)
-        child = self._children.get(key)
-        if child is None:
-            child = metric.labels(model, version, code) if code else metric.labels(model, version)
-            self._children[key] = child
-        return child
 
 
 async def _call(work: Callable[[], T]) -> T:
@@ -261,6 +236,16 @@ async def _shut_down(
     pool.close()
     await supervisor.stop(_ENGINE_S)
     events.close()
+
+
+async def _tell_ready(catalog: Catalog, events: Events) -> None:
+    """One line when all that must be loaded is warm for the first time."""
+    started, queue = time.monotonic(), events.subscribe()
+    while not catalog.ready():
+        await queue.get()
+    events.unsubscribe(queue)
+    ready = sum(catalog.model_ready(name) for name in catalog.models)
+    log.info("ready", models=ready, of=len(catalog.models), seconds=round(time.monotonic() - started, 1))
 
 
 async def _watch(folder: Path, catalog: Catalog) -> None:

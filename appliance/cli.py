@@ -1,6 +1,7 @@
 """The commands. Thin: each one loads settings and calls what does the work."""
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -112,6 +113,8 @@ def engine(log_level: Level = None) -> None:
     except RuntimeError as error:
         _fail(str(error))
     set_up_child(log_level or "info")
+    # cuda:N is then the card that the driver's own tools call N.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     worker.main(connection)
 
 
@@ -198,7 +201,6 @@ def _end(code: int) -> NoReturn:
     """End the process now. A thread that is still decoding somebody's picture, or a tray that lost its display,
     would hold up Python's own way out for longer than an end may take."""
     import logging
-    import os
 
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

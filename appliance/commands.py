@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
@@ -212,8 +212,12 @@ def _ask(settings: Settings, path: str, method: str = "GET") -> Any:
         return None
 
 
-def _models_table(models: list[dict[str, Any]]) -> Table:
-    table = Table("model", "version", "state", "device", "task", "queue", "requests", "what is wrong")
+def _models_table(models: list[dict[str, Any]]) -> Group:
+    """A line a version, and below, in full width, what is wrong."""
+    faults: list[str] = []
+    table = Table(box=None, pad_edge=False)
+    for column in ("model", "version", "state", "device", "task", "queue", "requests"):
+        table.add_column(column, no_wrap=True)
     for model in models:
         for version in model["versions"] or [{}]:
             state = version.get("state", "UNAVAILABLE")
@@ -225,9 +229,11 @@ def _models_table(models: list[dict[str, Any]]) -> Table:
                 model["task"] or "",
                 str(version.get("waiting", "")),
                 str(version.get("requests", "")),
-                escape(version.get("error") or model["error"] or version.get("device_reason") or ""),
             )
-    return table
+            why = version.get("error") or model["error"] or version.get("device_reason")
+            if why:
+                faults.append(f"[red]{model['name']}[/]: {escape(why)}")
+    return Group(table, *(f"\n{fault}" for fault in faults))
 
 
 def _memory(reading: dict[str, Any]) -> str:

@@ -7,7 +7,17 @@ import msgspec
 import numpy as np
 
 from appliance.errors import InvalidInput, InvalidOutput
-from appliance.models.tensors import FLOATS, Array, Buffer, Tensor, count, decode_bytes, encode_bytes, numpy_dtype
+from appliance.models.tensors import (
+    FLOATS,
+    Array,
+    Buffer,
+    Tensor,
+    bfloat16_bits,
+    count,
+    decode_bytes,
+    encode_bytes,
+    numpy_dtype,
+)
 
 _ELEMENT: dict[str, Any] = {"BOOL": bool, "BYTES": str}
 _LISTS = {
@@ -42,9 +52,7 @@ def pack(name: str, datatype: str, flat: list[Any]) -> Buffer:
     if datatype == "BYTES":
         return encode_bytes(flat)
     if datatype == "BF16":
-        bits = _floats(name, datatype, flat, np.dtype(np.float32)).view(np.uint32)
-        # Round to nearest even, as hardware does.
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        rounded = bfloat16_bits(_floats(name, datatype, flat, np.dtype(np.float32)))
         if (rounded & 0x7F80 == 0x7F80).any():  # it was rounded up to infinity
             raise InvalidInput(f"input '{name}': a value is out of the range of {datatype}", param=name)
         return rounded.tobytes()

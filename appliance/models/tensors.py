@@ -68,6 +68,16 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
     return _NAMES[dtype.newbyteorder("<")]
 
 
+def bfloat16_bits(values: Array) -> Array:
+    """The bits of float32 values as bfloat16: the upper half, rounded to the nearest, ties to even, as hardware does.
+
+    uint16 of the same shape. Values beyond the largest bfloat16 become infinity.
+    """
+    bits = values.view(np.uint32).astype(np.uint64)
+    rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded
+
+
 def count(shape: Iterable[int]) -> int:
     """Number of elements of a shape without dynamic axes; 1 for a scalar's ``()``."""
     return math.prod(shape)

@@ -8,7 +8,7 @@ import numpy as np
 
 from appliance.errors import InvalidInput, InvalidOutput
 from appliance.models.spec import ModelSpec, TensorSpec
-from appliance.models.tensors import FLOATS, Array, datatype_of, numpy_dtype
+from appliance.models.tensors import FLOATS, Array, bfloat16_bits, datatype_of, numpy_dtype
 from appliance.pipelines.base import Answer, Caller, Item, PipelineContext
 from appliance.pipelines.options import own_spec, parse, wishes
 
@@ -124,9 +124,7 @@ def _float(spec: TensorSpec, numbers: Array) -> Array:
         raise _wrong(spec, f"has a number too large for {spec.datatype}")
     if spec.datatype != "BF16":
         return cast
-    # The upper half of the float32's bits, rounded to the nearest, ties to even.
-    bits = single.view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    return bfloat16_bits(single)
 
 
 def _of_bytes(spec: TensorSpec, value: Any) -> Array:
