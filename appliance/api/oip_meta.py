@@ -97,7 +97,11 @@ def model_config(spec: ModelSpec) -> dict[str, Any]:
         "version_policy": {"latest": {"num_versions": 1}},
     }
     if spec.max_batch:
-        config["dynamic_batching"] = {"preferred_batch_size": [], "max_queue_delay_microseconds": 0}
+        wish = spec.config.batching
+        config["dynamic_batching"] = {
+            "preferred_batch_size": list(wish.preferred_sizes),
+            "max_queue_delay_microseconds": round(wish.max_delay_ms * 1000),
+        }
     return config
 
 

@@ -12,6 +12,7 @@ from appliance.errors import (
     QueueTimeout,
     WarmingUp,
 )
+from appliance.gate import gathering
 from appliance.gate.batch import Runner, batch_key
 from appliance.gate.flights import Flights
 from appliance.gate.limits import retry_after_s
@@ -41,6 +42,7 @@ class ModelQueue:
         self.flights = Flights(gate, self)
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
+        self._holding: asyncio.TimerHandle | None = None
         self.gone: ApplianceError | None = None  # why the version will not come back
 
     @property
@@ -108,7 +110,9 @@ class ModelQueue:
         )
         self.last_used = ticket.created
         gate.memory.check(spec, ticket)
+        gathers = spec.config.batching.max_delay_ms > 0 and ticket.key is not None
         at_once = self._runner is not None and not self.waiting and self._free() and gate.may_run(suspect=False)
+        at_once = at_once and not gathers
         if at_once and gate.memory.fits(spec, [ticket]):
             gate.remember(ticket)
             self._start([ticket])
@@ -144,14 +148,38 @@ class ModelQueue:
             and self._free()
             and self._gate.may_run(bool(self.waiting.head.deaths))
         ):
-            head = self.waiting.head
-            tickets = self.waiting.take(self.spec.max_batch if self.spec else 0, self._fits)
+            head, most = self.waiting.head, self._most()
+            if most is None:
+                return
+            tickets = self.waiting.take(most, self._fits)
             if not tickets or tickets[0] is not head:
                 self._wait_for_memory(head)
             if not tickets:
                 return
             self._gate.waiting -= len(tickets)
             self._start(tickets)
+
+    def _most(self) -> int | None:
+        """The most items of the next run, or None while it is worth waiting for more (then a timer is set)."""
+        assert self.spec is not None
+        most, wish = self.spec.max_batch, self.spec.config.batching
+        if most <= 1 or not (wish.max_delay_ms or wish.preferred_sizes):
+            return most
+        rows = self.waiting.rows_like_head()
+        if not rows:
+            return most
+        age = self._gate.clock() - self.waiting.head.created
+        goal = gathering.goal_of(wish.preferred_sizes, most)
+        hold = gathering.hold_s(rows, goal, age, wish.max_delay_ms / 1000)
+        if hold > 0:
+            if self._holding is None:
+                self._holding = asyncio.get_running_loop().call_later(hold, self._held)
+            return None
+        return gathering.rows_to_take(rows, wish.preferred_sizes, most)
+
+    def _held(self) -> None:
+        self._holding = None
+        self.dispatch()
 
     def _start(self, tickets: list[Ticket]) -> None:
         assert self._runner is not None and self.spec is not None

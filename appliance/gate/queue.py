@@ -76,6 +76,13 @@ class WaitingQueue:
         """The earliest queue deadline of those that wait."""
         return min((t.queue_deadline for t in self._tickets), default=None)
 
+    def rows_like_head(self) -> int:
+        """The items of the head and of all behind it that could share its run; 0 if it shares with nobody."""
+        head = self._tickets[0]
+        if not _shares(head):
+            return 0
+        return sum(ticket.rows for ticket in self._tickets if ticket.key == head.key and _shares(ticket))
+
     def take(self, max_rows: int, fits: Callable[[list[Ticket]], bool] = lambda tickets: True) -> list[Ticket]:
         """Take the next run's tickets out: the first that fits, and while rows are left those of its key behind it.
 

@@ -22,9 +22,15 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
 
 class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``max``: the most items of one run; 1 switches batching off; None: found out from the file."""
+    """``max``: the most items of one run; 1 switches batching off; None: found out from the file.
+
+    ``max_delay_ms``: how long a free lane may wait for more items; 0: it never waits. ``preferred_sizes``: a run
+    takes the largest of these that can be filled, and more are waited for only up to the largest.
+    """
 
     max: int | None = None
+    max_delay_ms: float = 0.0
+    preferred_sizes: tuple[int, ...] = ()
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -27,6 +27,7 @@ _RANGES: dict[tuple[str, ...], tuple[int, int]] = {
     ("instances",): (1, MAX_INSTANCES),
     ("threads",): (1, 256),
     ("batching", "max"): (1, 1024),
+    ("batching", "max_delay_ms"): (0, 10_000),
     ("limits", "queue"): (1, 1_000_000),
     ("timeouts", "queue_ms"): (1, 86_400_000),
     ("timeouts", "run_ms"): (1, 86_400_000),
@@ -132,6 +133,9 @@ def _range_faults(config: ModelConfig) -> Iterator[_Fault]:
         yield ("load",), "a required model is loaded at the start: 'load' cannot be lazy"
     if config.filename is not None and not plain_name(config.filename):
         yield ("filename",), "'filename' must be a plain file name, without a folder"
+    largest = config.batching.max or 1024
+    if any(not 1 <= size <= largest for size in config.batching.preferred_sizes):
+        yield ("batching", "preferred_sizes"), f"'batching.preferred_sizes' must each be 1 to {largest}"
     if isinstance(config.versions, list):
         if not config.versions or min(config.versions) < 1:
             yield ("versions",), "'versions' must list version numbers of 1 and up"

@@ -60,7 +60,7 @@ def read_pbtxt(text: str, name: str) -> TritonConfig:
         filename=_filename(raw),
         threads=_threads(raw, notes),
         # Triton's 0 is "no batch axis": nothing to merge along, which is 1 here.
-        batching=Batching(max=None if declared.max_batch is None else max(1, declared.max_batch)),
+        batching=_batching(raw, declared.max_batch),
         limits=limits,
         timeouts=timeouts,
     )
@@ -193,8 +193,6 @@ def _instances(raw: Any, notes: list[str]) -> tuple[int, DevicePolicy]:
 def _queue(raw: Any, notes: list[str]) -> tuple[Limits, Timeouts]:
     batching = raw.dynamic_batching
     for field, why in {
-        "preferred_batch_size": "a batch is what waits when a lane gets free",
-        "max_queue_delay_microseconds": "a batch is what waits when a lane gets free",
         "preserve_ordering": "answers come when they are ready",
         "priority_levels": "requests carry their own priority",
         "default_priority_level": "requests carry their own priority",
@@ -212,6 +210,14 @@ def _queue(raw: Any, notes: list[str]) -> tuple[Limits, Timeouts]:
         Limits(queue=policy.max_queue_size or None),
         Timeouts(queue_ms=min(-(-queue_us // 1000), 86_400_000) if queue_us else None),
     )
+
+
+def _batching(raw: Any, max_batch: int | None) -> Batching:
+    wish = raw.dynamic_batching
+    # Triton's 0 is "no batch axis": nothing to merge along, which is 1 here.
+    most = None if max_batch is None else max(1, max_batch)
+    sizes = tuple(size for size in wish.preferred_batch_size if 1 <= size <= (most or 1024))
+    return Batching(most, min(wish.max_queue_delay_microseconds / 1000, 10_000.0), sizes)
 
 
 def _threads(raw: Any, notes: list[str]) -> int | None:

@@ -61,6 +61,7 @@ def test_a_detector() -> None:
     config = read.config
     assert (config.backend, config.device, config.instances, config.threads) == ("onnx", "prefer", 2, 2)
     assert (config.batching.max, config.timeouts.queue_ms, config.limits.queue) == (8, 2, 7)
+    assert (config.batching.max_delay_ms, config.batching.preferred_sizes) == (0.1, (4, 8))
     assert (config.versions, read.latest, read.label_file) == ("latest", 2, "coco.txt")
     assert read.declared == Declared(
         (TensorSpec("images", "FP32", (-1, 3, 640, -1)),),
@@ -68,7 +69,7 @@ def test_a_detector() -> None:
         8,
     )
     told = "\n".join(read.notes)
-    for what in ("optimization", "model_warmup", "gpus", "preferred_batch_size", "execution_mode", "response_cache"):
+    for what in ("optimization", "model_warmup", "gpus", "execution_mode", "response_cache"):
         assert what in told
     assert "intra_op" not in told and "decoupled" not in told
 
