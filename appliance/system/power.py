@@ -38,9 +38,9 @@ else:
 class Sleeps:
     """Tells sleeps apart from slow drift: each look compares with the look before."""
 
-    def __init__(self, read: Clocks = clocks) -> None:
-        self._read = read
-        self._all, self._awake = read()
+    def __init__(self, read: Clocks | None = None) -> None:
+        self._read = read or clocks
+        self._all, self._awake = self._read()
 
     def slept(self) -> float:
         """Seconds that the machine slept since the last look, 0 if it did not."""
@@ -50,7 +50,7 @@ class Sleeps:
         return gap if gap >= _LEAST_S else 0.0
 
 
-async def watch(resumed: Callable[[float], Awaitable[None]], read: Clocks = clocks) -> None:
+async def watch(resumed: Callable[[float], Awaitable[None]], read: Clocks | None = None) -> None:
     """Await ``resumed(seconds slept)`` after each sleep, for ever; it is noticed within two seconds."""
     sleeps = Sleeps(read)
     while True:
