@@ -71,6 +71,12 @@ def model_metadata(model: ServedModel, version: ServedVersion) -> dict[str, Any]
     return about
 
 
+def _version_policy(versions: str | list[int]) -> dict[str, Any]:
+    if isinstance(versions, list):
+        return {"specific": {"versions": versions}}
+    return {"all": {}} if versions == "all" else {"latest": {"num_versions": 1}}
+
+
 def model_config(spec: ModelSpec) -> dict[str, Any]:
     """``GET …/config`` in the words of Triton's model configuration. A batch axis is left out of ``dims``."""
     skip = 1 if spec.max_batch else 0
@@ -94,7 +100,7 @@ def model_config(spec: ModelSpec) -> dict[str, Any]:
         "input": [tensor(t) for t in spec.inputs],
         "output": [tensor(t) for t in spec.outputs],
         "instance_group": [group],
-        "version_policy": {"latest": {"num_versions": 1}},
+        "version_policy": _version_policy(spec.config.versions),
     }
     if spec.max_batch:
         wish = spec.config.batching

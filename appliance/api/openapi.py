@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import FileResponse
 
+from appliance.api.openapi_examples import add_examples
 from appliance.errors import NotFound
 
 DESCRIPTION = """
@@ -83,7 +84,8 @@ def _operation(
 
 
 def with_hot_routes(document: dict[str, Any]) -> dict[str, Any]:
-    """FastAPI's OpenAPI document plus the inference routes."""
+    """FastAPI's OpenAPI document plus the inference routes and an example of every answer."""
+    add_examples(document["paths"])
     binary = {"schema": {"type": "string", "format": "binary"}}
     infer_body = {
         "application/json": {"schema": {"type": "object"}, "example": _INFER_EXAMPLE},

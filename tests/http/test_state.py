@@ -349,3 +349,15 @@ def test_the_state_of_an_unfinished_request_is_not_kept_for_ever(tensors: Server
         infer(tensors, "scale", entry([1, 2, 3, 4], [1, 4]), headers={"X-Request-ID": f"many-{n}"})
     assert state_of(tensors, "many-1099") == "done"
     assert state_of(tensors, "many-0") is None
+
+
+def test_every_route_is_documented_with_an_example(embedded: Server) -> None:
+    paths = embedded.client.get("/openapi.json").json()["paths"]
+    without = [
+        f"{method} {path}"
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+        if not operation["summary"]
+        or not any("example" in kind for kind in operation["responses"]["200"]["content"].values())
+    ]
+    assert without == []
