@@ -250,34 +250,38 @@ async def _tell_ready(catalog: Catalog, events: Events) -> None:
 
 async def _watch(folder: Path, catalog: Catalog) -> None:
     """Look at the folders once, and again whenever something in the user's own changes."""
-    await catalog.rescan()
     while True:
         try:
-            watched = _made(folder)
+            seen = _made(folder)
+            await catalog.rescan()
             changes = watchfiles.awatch(
                 folder, debounce=800, step=200, ignore_permission_denied=True, yield_on_timeout=True
             )
             async with contextlib.aclosing(changes):
                 async for change in changes:
+                    if not change and _stamp(folder) != seen:
+                        break  # it changed, and the watch did not tell: it is on a folder that is gone, or was late
                     if change:
+                        seen = _stamp(folder)
                         await catalog.rescan()
-                    if _identity(folder) != watched:
-                        break  # removed, moved away or put in its place: the watch is on the old one
         except OSError as error:
             log.warning("the models folder cannot be watched", reason=error.strerror)
+            await catalog.rescan()
             await asyncio.sleep(5)  # the system has no watches left, or the folder no place: a slow second way
-        await catalog.rescan()
 
 
-def _made(folder: Path) -> tuple[int, int] | None:
+def _made(folder: Path) -> tuple[int, int, int] | None:
     folder.mkdir(parents=True, exist_ok=True)
-    return _identity(folder)
+    return _stamp(folder)
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """Tells one folder from another of the same name."""
+def _stamp(folder: Path) -> tuple[int, int, int] | None:
+    """Changes with what lies in the folder, and with the folder itself.
+
+    The number alone does not tell one folder from its successor: file systems use it again.
+    """
     try:
         found = folder.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_mtime_ns

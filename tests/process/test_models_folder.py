@@ -292,7 +292,7 @@ def test_the_folder_itself_goes_and_comes_back(folder: Path) -> None:
         server.wait_for(lambda: not server.index(), 30, "its end")
         shutil.rmtree(server.models, ignore_errors=True)
         nets.scale(folder / "aside/zoom/1/model.onnx", 3)
-        shutil.copytree(folder / "aside", server.models)
+        shutil.copytree(folder / "aside", server.models, dirs_exist_ok=True)
         ready(server, "scale")
         ready(server, "zoom")
         nets.scale(server.models / "late.onnx", 4)
