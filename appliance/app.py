@@ -25,11 +25,11 @@ from appliance.engine.supervisor import Supervisor
 from appliance.gate.gate import Gate
 from appliance.logs import rotate
 from appliance.metrics import Metrics
-from appliance.models.repository import Root
 from appliance.serving.catalog import Catalog
 from appliance.serving.events import Events
 from appliance.serving.observer import MetricsObserver
 from appliance.serving.pool import WorkPool
+from appliance.serving.roots import models_roots
 from appliance.serving.status import Status
 from appliance.settings import Settings
 from appliance.system import devices, paths
@@ -138,10 +138,7 @@ class Appliance:
         supervisor: Supervisor
         gate = Gate(settings, MetricsObserver(metrics), lambda reason: supervisor.kill(reason))
         self._gate = gate
-        roots = [Root(settings.models_folder())]
-        if settings.embedded_models:
-            roots.append(Root(paths.assets() / "models", read_only=True))
-        catalog = Catalog(settings, roots, gate, events)
+        catalog = Catalog(settings, models_roots(settings), gate, events)
 
         def engine_up(client: EngineClient) -> None:
             catalog.engine_up(client)

@@ -14,8 +14,8 @@ from rich.table import Table
 from appliance.errors import ApplianceError
 from appliance.models.repository import ModelFolder, Root, add, remove, scan
 from appliance.serving.check import Checked, check
+from appliance.serving.roots import models_roots
 from appliance.settings import Settings
-from appliance.system import paths
 from appliance.system.instance import find_running
 
 _out = Console
@@ -72,7 +72,7 @@ def models_list(settings: Settings, as_json: bool) -> int:
         else:
             _out().print(_models_table(found["models"]))
         return 0
-    folders = scan(_roots(settings))
+    folders = scan(models_roots(settings))
     if as_json:
         rows = [
             {"name": f.name, "versions": [v.version for v in f.files], "error": f.error} for f in folders.values()
@@ -172,7 +172,7 @@ def _words(verdict: Checked) -> str:
 
 
 def _chosen(settings: Settings, what: list[str]) -> tuple[list[ModelFolder], list[str]]:
-    known = scan(_roots(settings))
+    known = scan(models_roots(settings))
     if not what:
         return sorted(known.values(), key=lambda f: f.name), []
     chosen, unknown = [], []
@@ -187,13 +187,6 @@ def _chosen(settings: Settings, what: list[str]) -> tuple[list[ModelFolder], lis
         else:
             unknown.append(name)
     return chosen, unknown
-
-
-def _roots(settings: Settings) -> list[Root]:
-    roots = [Root(settings.models_folder())]
-    if settings.embedded_models:
-        roots.append(Root(paths.assets() / "models", read_only=True))
-    return roots
 
 
 def _not_running(settings: Settings) -> int:
