@@ -12,18 +12,24 @@ nox.options.reuse_existing_virtualenvs = True
 
 LOCKS = Path("build/locks")
 COMPILE = [
-    "--universal",
     "--python-version=3.11",
     "--generate-hashes",
     "--no-header",
     "--no-emit-index-url",
     "--quiet",
 ]
+ANYWHERE = ("pyproject.toml", "--universal")
+WINDOWS = ("--python-platform=x86_64-pc-windows-msvc", "--only-binary=:all:")
 LOCKED = {
-    "cpu": ("--extra=cpu",),
-    "cuda": ("--extra=cuda",),
-    "tests": ("--extra=cpu", "--group=tests"),
-    "lint": ("--extra=cpu", "--group=lint"),
+    "cpu": (*ANYWHERE, "--extra=cpu"),
+    "cuda": (*ANYWHERE, "--extra=cuda"),
+    "tests": (*ANYWHERE, "--extra=cpu", "--group=tests"),
+    "lint": (*ANYWHERE, "--extra=cpu", "--group=lint"),
+    "windows-cpu": ("pyproject.toml", *WINDOWS, "--extra=cpu", "--extra=redis", "--group=windows-build"),
+    "windows-cuda": ("pyproject.toml", *WINDOWS, "--extra=redis", "--group=windows-cuda"),
+    "windows-cuda-pack": ("build/windows/cuda-pack.in", *WINDOWS, "--constraint=build/locks/cuda.txt"),
+    "windows-torch-pack": ("build/windows/torch-pack.in", *WINDOWS, "--constraint=build/locks/cuda.txt"),
+    "windows-python": ("build/windows/python.in", *WINDOWS, "--no-deps"),
 }
 
 
@@ -72,11 +78,11 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def locks(session: nox.Session) -> None:
-    """Make the hashed requirement files under build/locks anew, for all platforms."""
+    """Make the hashed requirement files under build/locks anew: for all platforms, and for Windows builds."""
     session.install("uv")
     for name, what in LOCKED.items():
         target = LOCKS / f"{name}.txt"
-        session.run("uv", "pip", "compile", "pyproject.toml", *what, *COMPILE, *session.posargs, "-o", str(target))
+        session.run("uv", "pip", "compile", *what, *COMPILE, *session.posargs, "-o", str(target))
 
 
 @nox.session
@@ -86,3 +92,9 @@ def build(session: nox.Session) -> None:
     session.run("uv", "build", "--quiet")
     if sys.platform != "win32":
         session.run("ls", "-l", "dist", external=True)
+
+
+@nox.session(venv_backend="none")
+def windows(session: nox.Session) -> None:
+    """The Windows program and its installer, built under Wine (Debian, root): nox -s windows -- --quick"""
+    session.run("build/windows/build.sh", *session.posargs, external=True)

@@ -2,8 +2,8 @@
 main thread is free for the tray icon and for signals."""
 
 import asyncio
+import concurrent.futures
 import contextlib
-import gc
 import os
 import socket
 import threading
@@ -20,19 +20,25 @@ import watchfiles
 from appliance.api.application import Application
 from appliance.api.context import Context
 from appliance.api.protocol import bounded
+from appliance.controls import LoopControls
 from appliance.engine.client import EngineClient
 from appliance.engine.supervisor import Supervisor
 from appliance.gate.gate import Gate
+from appliance.keys import Keyring
+from appliance.live import Live
 from appliance.logs import rotate
 from appliance.metrics import Metrics
 from appliance.serving.catalog import Catalog
+from appliance.serving.drain import Drain
 from appliance.serving.events import Events
+from appliance.serving.gauges import Gauges
 from appliance.serving.observer import MetricsObserver
 from appliance.serving.pool import WorkPool
+from appliance.serving.request_log import RequestLog
 from appliance.serving.roots import models_roots
 from appliance.serving.status import Status
 from appliance.settings import Settings
-from appliance.system import devices, paths
+from appliance.system import collector, devices, paths
 from appliance.system.devices import DeviceReading
 from appliance.system.loops import new_event_loop
 from appliance.watches import watches
@@ -45,14 +51,22 @@ _ENGINE_S = 0.5  # for an engine that was told to end; it does at once, unless i
 
 
 class Appliance:
-    """The whole program, without its commands. ``listener`` is a bound, listening socket.
+    """The whole program, without its commands. ``listener`` is a bound, listening socket; ``packs``: the state folder
+    whose runtime packs are used, where that is another one; ``live``: the settings are those of the files and the
+    environment, and follow them.
 
     ``start`` returns when the port answers; ``stop`` when everything has ended, within ``shutdown_ms`` plus about
     two seconds; ``stopped`` is set at the end, whoever asked for it.
+    ``controls`` is there from ``start`` on.
     """
 
-    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+    def __init__(
+        self, settings: Settings, listener: socket.socket, packs: Path | None = None, live: bool = False
+    ) -> None:
         self.settings = settings
+        self.keys = Keyring()
+        self._live = live
+        self._packs = packs or settings.state_folder()
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_wanted: asyncio.Event | None = None
@@ -62,7 +76,7 @@ class Appliance:
         self.stopped = threading.Event()
         self.changed = threading.Event()
         self._status: Status | None = None
-        self._gate: Gate | None = None
+        self.controls: LoopControls | None = None
 
     @property
     def address(self) -> str:
@@ -92,16 +106,8 @@ class Appliance:
             return {"state": "stopped"}
         try:
             return asyncio.run_coroutine_threadsafe(_call(self._status), self._loop).result(2)
-        except (TimeoutError, RuntimeError):
+        except (TimeoutError, RuntimeError, concurrent.futures.CancelledError):
             return {"state": "stopped"}
-
-    def pause(self) -> None:
-        """Requests wait from now on, within their deadlines; may be called from any thread, also twice."""
-        self._tell_gate(Gate.pause)
-
-    def resume(self) -> None:
-        """Requests go on."""
-        self._tell_gate(Gate.resume)
 
     @property
     def failed(self) -> bool:
@@ -112,12 +118,6 @@ class Appliance:
         """A standing remark for ``/api/status``."""
         if self._status is not None:
             self._status.notes.append(words)
-
-    def _tell_gate(self, what: Callable[[Gate], None]) -> None:
-        if self._loop is not None and self._gate is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(what, self._gate)
-        self.changed.set()
 
     def _thread_main(self) -> None:
         try:
@@ -136,8 +136,10 @@ class Appliance:
         self._loop, self._stop_wanted = asyncio.get_running_loop(), asyncio.Event()
         metrics, events = Metrics(), Events()
         supervisor: Supervisor
-        gate = Gate(settings, MetricsObserver(metrics), lambda reason: supervisor.kill(reason))
-        self._gate = gate
+        observer = MetricsObserver(metrics)
+        gate = Gate(settings, observer, lambda reason: supervisor.kill(reason))
+        request_log = RequestLog(settings.state_folder() / "logs" / "requests.log", gate.queues, gate.requests)
+        observer.on_error = request_log.failed
         catalog = Catalog(settings, models_roots(settings), gate, events)
 
         def engine_up(client: EngineClient) -> None:
@@ -151,7 +153,7 @@ class Appliance:
 
         engine_log = settings.state_folder() / "logs" / "engine.log"
         rotate(engine_log)
-        command = [*paths.program_command(), "engine", "--log-level", settings.log_level]
+        command = paths.engine_command(settings.log_level, self._packs)
         supervisor = Supervisor(command, engine_log, engine_up, engine_down, load_s=settings.load_timeout_ms / 1000)
         workers = settings.pipeline_threads or os.cpu_count() or 1
         pool = WorkPool(workers)
@@ -161,24 +163,37 @@ class Appliance:
         def read_devices(engine_pid: int | None) -> list[DeviceReading]:
             return probe.read([os.getpid(), *([engine_pid] if engine_pid else [])])
 
-        status = Status(settings, catalog, gate, supervisor, metrics, read_devices, lambda: own.memory_info().rss)
+        status = Status(settings, catalog, gate, supervisor, read_devices, metrics)
+        metrics.state.add(
+            Gauges(catalog, gate, supervisor, metrics, status.devices, lambda: own.memory_info().rss, time.time())
+        )
         status.address = self.address
         self._status = status
-        context = Context(settings, catalog, gate, events, metrics, status, pool)
-        server = uvicorn.Server(_server_config(Application(context), settings))
+        drain = Drain(gate, self._stop_wanted.set)
+        load_s = settings.load_timeout_ms / 1000
+        self.controls = LoopControls(
+            self._loop, catalog, gate, supervisor, drain, load_s, self.changed.set, self.keys
+        )
+        context = Context(settings, catalog, gate, events, metrics, status, pool, drain, self.keys, request_log)
+        metrics.state.add(lambda put: put("body_bytes", context.bodies.held))
+        application = Application(context)
+        live = Live(application, context, observer, self._live)
+        server = uvicorn.Server(_server_config(application, settings))
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # the main thread's
         tasks = [
             asyncio.create_task(supervisor.run(), name="supervisor"),
             asyncio.create_task(catalog.run(), name="catalog"),
             asyncio.create_task(_watch(settings.models_folder(), catalog), name="watcher"),
-            asyncio.create_task(self._tell_tray(events), name="tray"),
+            asyncio.create_task(self._follow(events, application), name="follow"),
+            asyncio.create_task(live.watch(), name="settings"),
             asyncio.create_task(_tell_ready(catalog, events), name="ready"),
+            asyncio.create_task(status.history.run(), name="history"),
             *watches(settings.state_folder(), gate, supervisor, events, catalog, status.notes),
         ]
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0.005)
-        gc.freeze()  # what exists now stays; looking through it again and again stops the loop for some 17 ms
+        collector.calm()  # looking through all that is loaded stops the loop for some 17 ms
         self._started.set()
         log.info("listening", address=self.address)
         await asyncio.wait(
@@ -191,13 +206,17 @@ class Appliance:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await context.rates.close()
+        request_log.close()
         probe.close()
         log.info("stopped")
 
-    async def _tell_tray(self, events: Events) -> None:
+    async def _follow(self, events: Events, application: Application) -> None:
+        """What has to know that something happened: the tray, and what is remembered of requests."""
         queue = events.subscribe()
         while True:
-            await queue.get()
+            event = await queue.get()
+            if event is not None and event.kind == "model":
+                application.short.forget()  # it may have a rate now, or no more
             self.changed.set()
 
 

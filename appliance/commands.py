@@ -12,10 +12,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from appliance.errors import ApplianceError
+from appliance.keys import headers
 from appliance.models.repository import ModelFolder, Root, add, remove, scan
 from appliance.serving.check import Checked, check
 from appliance.serving.roots import models_roots
 from appliance.settings import Settings
+from appliance.system import autostart
 from appliance.system.instance import find_running
 
 _out = Console
@@ -61,6 +63,44 @@ def pause(settings: Settings, paused: bool) -> int:
         return 1
     print("paused: requests wait; go on with: appliance resume" if paused else "requests go on")  # noqa: T201
     return 0
+
+
+def diagnose(settings: Settings, fault: str | None, out: Path | None) -> int:
+    """Save a diagnostic file; exit code 1 if it cannot be written. ``fault``: why the settings could not be read."""
+    from appliance import diagnose as diagnosis
+
+    found = _ask(settings, "/api/status")
+    print("looking at this machine, up to 100 s …", flush=True)  # noqa: T201
+    try:
+        file = diagnosis.save(settings, found, out, fault)
+    except OSError as error:
+        print(f"appliance: the diagnostic file cannot be saved: {error.strerror or error}")  # noqa: T201
+        return 1
+    print(f"saved: {file}")  # noqa: T201
+    return 0
+
+
+def autostart_set(on: bool) -> int:
+    """Switch start at login on or off for this user. Exit code 1 if the system refuses."""
+    try:
+        autostart.enable() if on else autostart.disable()
+    except autostart.AutostartError as error:
+        print(f"appliance: {error}")  # noqa: T201
+        return 1
+    return 0 if autostart_status() == int(not on) else 1
+
+
+def autostart_status() -> int:
+    """Exit code 0 when the next login starts it, 1 when not."""
+    try:
+        held, own = autostart.entry(), autostart.own_line()
+    except autostart.AutostartError as error:
+        print(f"appliance: {error}")  # noqa: T201
+        return 1
+    print("start at login: off" if held is None else f"start at login: on ({held})")  # noqa: T201
+    if held is not None and held != own:
+        print("that is another copy; this one is set with: appliance autostart on")  # noqa: T201
+    return int(held is None)
 
 
 def models_list(settings: Settings, as_json: bool) -> int:
@@ -167,7 +207,10 @@ def _words(verdict: Checked) -> str:
     if spec:
         lines.append(f"in: {', '.join(f'{t.name} {t.describe()}' for t in spec.inputs)}".replace("[", "\\["))
         lines.append(f"out: {', '.join(f'{t.name} {t.describe()}' for t in spec.outputs)}".replace("[", "\\["))
-        lines.append(f"requests merged: up to {spec.max_batch}" if spec.max_batch else "requests merged: no")
+        merged = f"up to {spec.max_batch}" if spec.max_batch else "no"
+        if 0 < spec.good_batch < spec.max_batch:
+            merged += f", {spec.good_batch} here: with more, each item took longer"
+        lines.append(f"requests merged: {merged}")
     return "\n".join([*lines, *(f"[yellow]{escape(note)}[/]" for note in verdict.notes)])
 
 
@@ -198,9 +241,9 @@ def _ask(settings: Settings, path: str, method: str = "GET") -> Any:
     """The running appliance's JSON, or None if none runs."""
     running = find_running(settings.state_folder(), settings.port)
     url = running.url if running else f"http://{settings.host}:{settings.port}"
-    headers = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
+    key = headers(running, settings.api_key)
     try:
-        return httpx.request(method, f"{url}{path}", headers=headers, timeout=10, trust_env=False).json()
+        return httpx.request(method, f"{url}{path}", headers=key, timeout=10, trust_env=False).json()
     except (httpx.HTTPError, ValueError):
         return None
 

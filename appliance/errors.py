@@ -28,6 +28,7 @@
     │   ├── ModelLoadError      500 model_error   (the file is at fault)
     │   └── InvalidOutput       500 invalid_output
     ├── InternalError           500 internal_error
+    │   └── PackError           500 internal_error (a runtime pack is at fault; only the commands meet it)
     └── Cancelled               499 cancelled     (nobody waits for the answer any more)
 
 The one place that turns these into HTTP is ``appliance/api/errors.py``.
@@ -218,6 +219,10 @@ class InternalError(ApplianceError):
     """A fault of the appliance itself; details are in the log under the request's id."""
 
 
+class PackError(InternalError):
+    """A runtime pack cannot be had, unpacked, found or removed; the message says why in words."""
+
+
 class Cancelled(ApplianceError):
     """The caller went away before the answer."""
 
@@ -230,6 +235,11 @@ def _tree(root: type[ApplianceError]) -> dict[str, type[ApplianceError]]:
     for child in root.__subclasses__():
         found = _tree(child) | found
     return found
+
+
+def codes() -> list[str]:
+    """All codes, sorted."""
+    return sorted(_tree(ApplianceError))
 
 
 def by_code(code: str, message: str) -> ApplianceError:

@@ -123,7 +123,6 @@ def set_up(level: str, file: Path | None, console: bool) -> str | None:
     Returns why the file cannot be written, or None; the console goes on then, and the file is tried again.
     """
     root = logging.getLogger()
-    root.setLevel(level.upper())
     for handler in list(root.handlers):
         root.removeHandler(handler)
     fault = _add_file(root, file) if file is not None else None
@@ -135,28 +134,28 @@ def set_up(level: str, file: Path | None, console: bool) -> str | None:
     # Their own words at info level are about each connection or file event.
     for noisy in ("watchfiles", "httpx", "uvicorn.access", "uvicorn.error", "PIL"):
         logging.getLogger(noisy).setLevel("WARNING")
+    set_level(level)
+    return fault
+
+
+def set_level(level: str) -> None:
+    """The least level that is logged, from now on."""
+    logging.getLogger().setLevel(level.upper())
     structlog.configure(
         processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    return fault
 
 
 def set_up_child(level: str) -> None:
     """The engine process writes JSON lines to its standard error, which the host has opened as a file."""
-    root = logging.getLogger()
-    root.setLevel(level.upper())
     if sys.stderr is not None:
         stream = _Console(sys.stderr)
         stream.setFormatter(_formatter(structlog.processors.JSONRenderer()))
-        root.handlers = [stream]
-    structlog.configure(
-        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.stdlib.LoggerFactory(),
-    )
+        logging.getLogger().handlers = [stream]
+    set_level(level)
 
 
 def rotate(file: Path) -> None:

@@ -1,6 +1,5 @@
 """``appliance run`` and ``appliance serve``: one instance, the port, the tray, and an orderly end."""
 
-import ipaddress
 import json
 import socket
 import sys
@@ -12,11 +11,12 @@ from typing import Any
 import structlog
 
 from appliance import __version__, logs
+from appliance.keys import KeyFile, KeysError
+from appliance.setting_layers import unknown_variables
 from appliance.settings import Settings
-from appliance.system import desktop, ports
+from appliance.system import ports
 from appliance.system.instance import AlreadyRunning, Instance, find_running
 from appliance.system.processes import on_stop
-from appliance.tray.menu import TrayState
 
 log = structlog.get_logger("appliance")
 
@@ -26,8 +26,17 @@ def run_appliance(settings: Settings, tray: bool) -> int:
 
     0 also when the appliance runs already; 1 when another program has the port; 2 for settings that are refused.
     """
-    if not _is_loopback(settings.host) and not settings.api_key:
-        say(f"host {settings.host} is reachable from other machines: set api_key (APPLIANCE_API_KEY) first")
+    logs.set_up(settings.log_level, settings.state_folder() / "logs" / "appliance.log", console=True)
+    for remark in unknown_variables(Settings):
+        log.warning("environment", remark=remark)
+    try:
+        keys = KeyFile(settings.state_folder()).read()
+    except KeysError as error:
+        say(f"{error} (in {settings.state_folder()})")
+        return 2
+    if not ports.is_loopback(settings.host) and not settings.api_key and not keys:
+        say(f"host {settings.host} is reachable from other machines: make a key first (appliance key create) or set")
+        say("api_key (APPLIANCE_API_KEY)")
         return 2
     stop = threading.Event()
     undo = on_stop(stop.set)
@@ -39,7 +48,6 @@ def run_appliance(settings: Settings, tray: bool) -> int:
 
 def _run(settings: Settings, tray: bool, stop: threading.Event) -> int:
     notes: list[str] = []
-    logs.set_up(settings.log_level, settings.state_folder() / "logs" / "appliance.log", console=True)
     instance: Instance | None = None
     try:
         instance = Instance(settings.state_folder(), settings.port)
@@ -71,7 +79,7 @@ def _serve(
 ) -> int:
     from appliance.app import Appliance
 
-    appliance = Appliance(settings, listener)
+    appliance = Appliance(settings, listener, live=True)
     try:
         appliance.start()
     except Exception as error:  # noqa: BLE001 - whatever it is, the person is told in one line
@@ -82,7 +90,8 @@ def _serve(
     if instance is not None:
         host, port = listener.getsockname()[:2]
         try:
-            instance.announce(host=host, port=port, url=appliance.address, version=__version__)
+            key = appliance.keys.local
+            instance.announce(host=host, port=port, url=appliance.address, version=__version__, key=key)
         except OSError as error:
             appliance.note(f"the port file cannot be written: {error.strerror}")
     say(f"the appliance answers at {appliance.address} (docs: {appliance.address}/docs)")
@@ -106,77 +115,40 @@ def _stop_too(appliance: Any, stop: threading.Event) -> None:
 
 
 def _tray(settings: Settings, appliance: Any, stop: threading.Event) -> str | None:
+    from appliance import diagnose
+    from appliance.tray.actions import Actions, starts_at_login
     from appliance.tray.icon import available, run_tray
+    from appliance.tray.state import TrayState, from_status
 
     reason = available()
     if reason:
         return reason
-
-    def act(action: str) -> str | None:
-        match action:
-            case "open_dashboard":
-                desktop.open_url(f"{appliance.address}/docs")
-            case "copy_address":
-                desktop.copy_text(appliance.address)
-            case "open_models":
-                desktop.open_folder(settings.models_folder())
-            case "open_logs":
-                desktop.open_folder(settings.state_folder() / "logs")
-            case "pause":
-                appliance.pause()
-            case "resume":
-                appliance.resume()
-            case "quit":
-                stop.set()
-        return None
-
-    return run_tray(
-        lambda: tray_state(appliance.status(), appliance.address), act, stop, appliance.changed, say=say, period=2.0
+    address = appliance.address
+    act = Actions(
+        appliance.controls,
+        address,
+        settings.models_folder(),
+        settings.state_folder() / "logs",
+        save=lambda: diagnose.save(settings, appliance.status()),
+        leave=stop.set,
     )
 
+    def state() -> TrayState:
+        return from_status(appliance.status(), address, starts_at_login=starts_at_login(), saving=act.saving)
 
-def tray_state(status: dict[str, Any], address: str) -> TrayState:
-    """What the tray shows of a status: a pure translation."""
-    models = status.get("models", [])
-    readings = status.get("devices", [])
-    running = (status.get("device") or {}).get("running") or "cpu"
-    first = running.partition(",")[0]
-    reading = next((d for d in readings if d["id"] == first), readings[-1] if readings else None)
-    queue = status.get("queue", {})
-    return TrayState(
-        state=status["state"],
-        address=address,
-        device=f"{first} {reading['name']}" if reading else first,
-        device_reason=(status.get("device") or {}).get("reason"),
-        memory_used=reading["memory_used"] if reading else None,
-        memory_total=reading["memory_total"] if reading else None,
-        running=queue.get("running", 0),
-        queued=queue.get("waiting", 0),
-        models_ready=sum(1 for m in models if m["ready"]),
-        models_total=len(models),
-        models_failed=tuple(m["name"] for m in models if m["error"]),
-        engine_restarts=(status.get("engine") or {}).get("restarts", 0),
-    )
+    return run_tray(state, act, stop, appliance.changed, say=say, period=2.0)
 
 
 def say(words: str) -> None:
-    """One line for the person at the console; a windowed program has none."""
+    """One line for the person at the console; a windowed program has none, and its log gets the line."""
     if sys.stdout is None:
+        log.info(words)
         return
     try:
         print(words, flush=True)  # noqa: T201 - this is the program's own output
     except OSError:
         # The terminal or the pipe is gone, and what is left in the buffers would fail again at the exit.
         sys.stdout = sys.stderr = None  # as in a windowed program
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _second_start(settings: Settings) -> int:

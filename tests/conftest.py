@@ -1,11 +1,14 @@
 """Fixtures for all tests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.server import Server
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that use ONNX Runtime themselves tell nobody either
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from appliance import __version__
-from appliance.api import oip_meta, openapi, state
+from appliance.api import admin_models, admin_settings, doctor, oip_meta, openapi, session, state, web
 from appliance.api.body import Body, Receive, Scope, Send, Unread
 from appliance.api.context import Context
 from appliance.api.errors import CLOSE, Headers, body_of, headers_of, internal, send_error, send_unread
@@ -57,18 +57,28 @@ class Application(FastAPI):
             telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         )
         self._context = context
-        self._guard = Guard(context.settings)
+        self._guard = Guard(context.settings, context.keys)
         self._infer = Infer(context)
         self._predict = Predict(context)
         self.short = ShortWay(context, self._guard, self._infer, self._request_id)
         self.include_router(oip_meta.router(context))
         self.include_router(state.router(context))
+        self.include_router(admin_models.router(context))
+        self.include_router(admin_settings.router(context))
+        self.include_router(session.router(context))
+        self.include_router(doctor.router(context))
+        self.include_router(web.router())
         self.include_router(openapi.docs_router())
         self.add_exception_handler(ApplianceError, self._known)
         self.add_exception_handler(Unread, self._unread)
         self.add_exception_handler(Exception, self._fault)
         self.add_exception_handler(RequestValidationError, self._invalid)
         self.add_exception_handler(HTTPException, self._http)
+
+    def renew(self) -> None:
+        """Settings, keys or models have changed: nothing that was known of callers counts any more."""
+        self._guard.renew()
+        self.short.forget()
 
     def openapi(self) -> dict[str, Any]:
         """FastAPI's document with the hot routes written in."""
@@ -111,10 +121,10 @@ class Application(FastAPI):
                 scope = {**scope, "method": "GET"}  # uvicorn, which has the first scope, leaves the body out
             await super().__call__(scope, receive, with_headers(watched, request_id, extra))
         except Unread as unread:
-            self._count(unread.error, path)
+            self._count(unread.error, path, request_id)
             await send_unread(receive, send, unread.error, path, request_id, extra)
         except ApplianceError as error:
-            self._count(error, path)
+            self._count(error, path, request_id)
             if not sent:
                 await send_error(send, error, path, request_id, extra)
         except Exception:
@@ -125,7 +135,7 @@ class Application(FastAPI):
             if sent:
                 raise
             fault = internal(request_id)
-            self._count(fault, path)
+            self._count(fault, path, request_id)
             await send_error(send, fault, path, request_id, extra)
 
     async def _hot(
@@ -150,7 +160,7 @@ class Application(FastAPI):
             return False
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{path[:128]} takes POST, not {scope['method']}")
-        if self._context.gate.closing:
+        if self._context.gate.draining:
             raise Paused("the appliance is shutting down", retry_after_s=5)
 
         if self._context.rates.limits(model):
@@ -162,10 +172,11 @@ class Application(FastAPI):
             else:
                 await self._infer(model, version, headers, request_id, receive, send, extra)
 
-        if b"idempotency-key" in headers:
-            await self._once(work, scope, headers, request_id, receive, send)
-        else:
-            await work(headers, receive, send)
+        with self._context.drain.request():
+            if b"idempotency-key" in headers:
+                await self._once(work, scope, headers, request_id, receive, send)
+            else:
+                await work(headers, receive, send)
         return True
 
     async def _count_in(self, model: str, scope: Scope, headers: dict[bytes, bytes]) -> None:
@@ -221,9 +232,10 @@ class Application(FastAPI):
                 return text
         return self._context.new_request_id()
 
-    def _count(self, error: ApplianceError, path: str) -> None:
+    def _count(self, error: ApplianceError, path: str, request_id: str) -> None:
         if not isinstance(error, Cancelled) and path.startswith(("/v2/models/", "/predict/")):
             self._context.metrics.refused.labels(error.code).inc()
+            self._context.request_log.refused(request_id, path, error)
 
     async def _known(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, ApplianceError)
@@ -239,7 +251,11 @@ class Application(FastAPI):
         return _response(internal(request.scope["state"]["request_id"]), request)
 
     async def _invalid(self, request: Request, error: Exception) -> Response:
-        return _response(InvalidInput(f"the request does not fit this route: {error}"[:500]), request)
+        assert isinstance(error, RequestValidationError)
+        # Not the error's own text: it names the file and line of the route.
+        faults = [(".".join(str(part) for part in fault["loc"][1:]), fault["msg"]) for fault in error.errors()]
+        words = "; ".join(f"{name}: {message}" if name else message for name, message in faults)
+        return _response(InvalidInput(words[:500], param=faults[0][0] or None), request)
 
     async def _http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -59,6 +59,10 @@ class IdempotencyStore:
         self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
         self.held = 0
 
+    def bounds(self, max_bytes: int, keep_s: float) -> None:
+        """Other bounds from now on; what is over them leaves with the next answer."""
+        self._max_bytes, self._keep_s = max_bytes, keep_s
+
     async def answer(
         self, who: str, key: str, route: str, body: bytes | bytearray, receive: Receive, work: Work
     ) -> tuple[Answer, bool]:

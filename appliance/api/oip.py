@@ -59,7 +59,12 @@ class Infer:
             await send_body(send, pieces, answer)
 
     def admit(
-        self, model: str, version: str | None, headers: dict[bytes, bytes], request_id: str, body: bytes | bytearray
+        self,
+        model: str,
+        version: str | None,
+        headers: dict[bytes, bytes],
+        request_id: str,
+        body: bytes | bytearray | memoryview,
     ) -> Admitted:
         """Check the request and give it to the gate. Raises ApplianceError."""
         context = self._context

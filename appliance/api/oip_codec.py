@@ -45,7 +45,9 @@ class InferBody(msgspec.Struct):
 _decode = msgspec.json.Decoder(InferBody).decode
 
 
-def parse(body: bytes | bytearray, header_length: bytes | None, spec: ModelSpec, max_elements: int) -> InferRequest:
+def parse(
+    body: bytes | bytearray | memoryview, header_length: bytes | None, spec: ModelSpec, max_elements: int
+) -> InferRequest:
     """Check a request against the model. Raises InvalidInput, InputTooLarge, naming the field and the limit."""
     view = memoryview(body)
     if header_length is None:

@@ -65,6 +65,7 @@ def model_metadata(model: ServedModel, version: ServedVersion) -> dict[str, Any]
             "providers": list(spec.providers) if spec else [],
             "cpu_nodes": spec.cpu_nodes if spec else 0,
             "max_batch": spec.max_batch if spec else 0,
+            "good_batch": spec.good_batch if spec else 0,
             "notes": [*(spec.notes if spec else ()), *model.folder.notes],
         },
     }
@@ -181,7 +182,7 @@ def router(context: Context) -> APIRouter:
 
     @routes.get("/v2/health/ready", summary="Every model that must be loaded is warm")
     async def ready() -> Response:
-        is_ready = catalog.ready() and not context.gate.closing
+        is_ready = catalog.ready() and not context.gate.draining
         return json({"ready": is_ready}, 200 if is_ready else 503)
 
     @routes.get("/v2/models/stats", summary="Statistics of all models")

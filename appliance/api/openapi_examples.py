@@ -56,6 +56,30 @@ _REQUEST = {
     "error": None,
 }
 _EVENTS = 'event: model\ndata: {"name":"segment"}\n\nevent: status\ndata: {"state":"ready", …}\n\n'
+_HISTORY = {
+    "every_s": 5.0,
+    "at": [1795981571.9, 1795981576.9],
+    "waiting": [0, 2],
+    "running": [0, 1],
+    "requests_per_s": [0.0, 12.4],
+    "p50_ms": [None, 7.9],
+    "p99_ms": [None, 31.2],
+    "errors": [0, 0],
+    "memory": {"cpu": {"total": [8589934592] * 2, "ours": [314572800] * 2, "others": [2147483648] * 2}},
+}
+_ADDED = {
+    "name": "mine",
+    "served": True,
+    "reason": None,
+    "versions": [{"version": "1", "load_ms": 41.5, "notes": []}],
+}
+_DOCTOR = {
+    "version": "0.1.0",
+    "started": "2026-11-29T23:31:07+00:00",
+    "seconds": 1.6,
+    "passed": True,
+    "checks": [{"check": "port", "verdict": "ok", "found": "11711 on 127.0.0.1 is free", "cure": ""}],
+}
 _METRICS = 'appliance_requests_total{code="ok",model="segment",version="1"} 12.0\n'
 
 EXAMPLES: dict[str, Any] = {
@@ -77,8 +101,16 @@ EXAMPLES: dict[str, Any] = {
     "/health": {"status": "ok"},
     "/ready": {"ready": True, "missing": {}},
     "/api/status": _STATUS,
+    "/api/history": _HISTORY,
+    "/api/doctor": _DOCTOR,
+    "/api/models": _ADDED,
+    "/api/models/{model}/pin": {"name": "segment", "pinned": True},
+    "/api/models/{model}/unpin": {"name": "segment", "pinned": False},
     "/api/pause": {"paused": True},
     "/api/resume": {"paused": False},
+    "/api/shutdown": {"stopping": True, "pid": 4700, "timeout_ms": 10000, "waiting": 2, "running": 1},
+    "/api/session": {"key": "ia-…"},
+    "/api/settings/reload": {"applied": ["queue_total"], "restart_needed": ["threads"], "faults": [], "keys": 1},
     "/api/requests/{request_id}": _REQUEST,
     "/api/events": _EVENTS,
     "/metrics": _METRICS,

@@ -31,6 +31,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _visit_timer: asyncio.TimerHandle | None = None
     _idle_timer: asyncio.TimerHandle | None = None
     _last_read = 0.0
+    _between = True  # the parser expects the first byte of a request
+    _whole: bytes | None = None  # what is being read, if it begins with a request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -55,8 +57,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if not isinstance(data, bytes):
+            data = bytes(data)  # Windows' loop hands out bytearrays, which are no keys of what is known
         self._last_read = self.loop.time()
+        if self._between and self._takes_short():
+            exchange = self._short.again(data, self)  # type: ignore[union-attr]  # _takes_short has looked
+            if exchange is not None:
+                self._unset_keepalive_if_required()
+                self.cycle = exchange  # type: ignore[assignment]  # it has what is used of a cycle
+                return
+            self._whole = data  # unless a second request follows in it
         super().data_received(data)
+        self._whole = None  # between two requests a connection holds nothing
         if self._visit is not None and self._visit_timer is None:
             self._visit_timer = self.loop.call_later(_VISIT_S, self._take_asgi_way)
         if not self._in_head:
@@ -69,17 +81,17 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(HEAD_S, self._late)
 
     def on_message_begin(self) -> None:
+        self._between = False
         self._in_head, self._head_bytes = True, 0
         # The scope is made when it is known that there is a need for one.
         self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
         self._head_is_over()
-        before, short = self.cycle, self._short
+        short = self._short
         if (
             short is not None
-            and (before is None or before.response_complete)
-            and not self.flow.write_paused
+            and self._takes_short()
             and not self.expect_100_continue
             and self.parser.get_method() == b"POST"
             and self.parser.get_http_version() == "1.1"
@@ -95,12 +107,21 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._visit.add(body)
 
+    def _takes_short(self) -> bool:
+        """The connection is free for a request on the short way."""
+        before = self.cycle
+        return self._short is not None and (before is None or before.response_complete) and not self.flow.write_paused
+
     def on_message_complete(self) -> None:
         visit, short = self._visit, self._short
+        self._between = True
         if visit is None or short is None:
             super().on_message_complete()
             return
-        exchange = short.begin(visit, self, self.parser.should_keep_alive())
+        keep_alive, whole = self.parser.should_keep_alive(), self._whole
+        exchange = short.begin(visit, self, keep_alive)
+        if exchange is not None and whole is not None:
+            short.remember(whole, visit, keep_alive)
         if exchange is None:
             self._take_asgi_way()
             super().on_message_complete()

@@ -35,6 +35,7 @@ class Rates:
     """
 
     def __init__(self, settings: Settings, models: Mapping[str, ServedModel], notes: list[str]) -> None:
+        self._settings = settings
         self._client_rate = settings.rate_limit_client
         self._model_rate = settings.rate_limit_model
         self._address = settings.rate_limit_storage
@@ -46,6 +47,11 @@ class Rates:
         self._waiting: asyncio.Task[None] | None = None
         if self._client_rate or self._model_rate:
             self._store = _Store(self._address)
+
+    def renew(self, keyed: bool) -> None:
+        """The settings have changed. ``keyed``: whether callers need a key, which then tells who they are."""
+        self._client_rate, self._model_rate = self._settings.rate_limit_client, self._settings.rate_limit_model
+        self._keyed = keyed
 
     def limits(self, model: str) -> bool:
         """Whether a request to ``model`` has to be counted."""

@@ -16,6 +16,7 @@ from appliance.errors import ApplianceError, Cancelled, InsufficientMemory, Inva
 from appliance.models import onnx_file
 from appliance.models.spec import TensorSpec
 from appliance.models.tensors import Array
+from appliance.system.dlls import Libraries
 
 _LARGE = 32 << 20
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
@@ -42,6 +43,11 @@ class OnnxBackend:
 
     name = "onnx"
 
+    def __init__(self, libraries: Libraries | None = None) -> None:
+        """``libraries``: where CUDA's are; None: only where the system looks."""
+        self._cuda = onnx_device.CudaLibraries(libraries)
+        ort.disable_telemetry_events()  # Windows' event tracing, which knows no variable
+
     def runtimes(self) -> dict[str, str]:
         return {str(ort.package_name or "onnxruntime"): str(ort.__version__)}
 
@@ -55,6 +61,8 @@ class OnnxBackend:
         """Inspect the file (nothing outside the model's folder is opened), then make the session."""
         facts = onnx_file.inspect(request.path, request.root)
         wanted = onnx_device.wanted(request.device, request.config.device, self.providers(), request.memory_limit)
+        if wanted.index is not None:
+            self._cuda.load()
         options = ort.SessionOptions()
         options.log_severity_level = 3
         if request.threads:
@@ -67,7 +75,7 @@ class OnnxBackend:
             session = ort.InferenceSession(str(request.path), options, providers=wanted.providers)
         except Exception as error:  # noqa: BLE001 - the runtime raises its own unrelated types
             raise _load_error(error, facts.custom_domains, request.path.parent) from None
-        truth = onnx_device.truth(session, wanted)
+        truth = onnx_device.truth(session, wanted, self._cuda.folders)
         if truth.degraded and request.config.device == "require":
             raise ModelLoadError(f"the model requires CUDA, which is not what would run it: {truth.degraded}")
         inputs = tuple(_spec(arg, "input") for arg in session.get_inputs())

@@ -3,15 +3,21 @@
 ONNX Runtime falls back to the CPU without an exception; only the session itself tells.
 """
 
+import contextlib
+import io
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import onnxruntime as ort
+import structlog
 
 from appliance.models.spec import DevicePolicy
-from appliance.system import cuda, cuda_loader
+from appliance.system import cuda, cuda_loader, dlls
+
+log = structlog.get_logger("onnx")
 
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
@@ -24,6 +30,30 @@ class Wanted(msgspec.Struct, frozen=True):
     providers: list[Any]
     index: int | None
     reason: str | None = None
+
+
+class CudaLibraries:
+    """CUDA's libraries for this process, loaded before the first session that wants them, and by no other."""
+
+    def __init__(self, libraries: dlls.Libraries | None) -> None:
+        self.folders = libraries.folders() if libraries else []
+        self._lock = threading.Lock()
+        self._loaded = False
+
+    def load(self) -> None:
+        """Once. What does not load is no error here: the session then has no CUDA, and the reason is looked for."""
+        with self._lock:
+            if self._loaded:
+                return
+            self._loaded = True
+            for folder in self.folders:
+                words = io.StringIO()  # it prints what it does not find
+                try:
+                    with contextlib.redirect_stdout(words):
+                        ort.preload_dlls(directory=str(folder))
+                except (OSError, RuntimeError) as error:  # the folder went away
+                    words.write(str(error))
+                log.debug("libraries loaded", folder=str(folder), words=words.getvalue().strip())
 
 
 class Truth(msgspec.Struct, frozen=True):
@@ -55,12 +85,15 @@ def wanted(policy: str, model: DevicePolicy, available: Sequence[str], memory_li
     return Wanted([(_CUDA, options), _CPU], index)
 
 
-def truth(session: Any, asked: Wanted) -> Truth:
-    """Compare the providers the session has with those asked for, and count the nodes left on the CPU."""
+def truth(session: Any, asked: Wanted, folders: Sequence[Path] = ()) -> Truth:
+    """Compare the providers the session has with those asked for, and count the nodes left on the CPU.
+
+    ``folders``: where this process takes CUDA's libraries from.
+    """
     if asked.index is None:
         return Truth("cpu", asked.reason, 0)
     if _CUDA not in session.get_providers():
-        return Truth("cpu", _why_not(_provider_library(), asked.index), 0)
+        return Truth("cpu", _why_not(provider_library(), asked.index, folders), 0)
     cpu_nodes = sum(
         len(part.get_nodes()) for part in session.get_provider_graph_assignment_info() if part.ep_name == _CPU
     )
@@ -68,12 +101,18 @@ def truth(session: Any, asked: Wanted) -> Truth:
     return Truth(f"cuda:{asked.index}", None, cpu_nodes, notes)
 
 
-def _why_not(provider: Path | None, index: int) -> str:
+def _why_not(provider: Path | None, index: int, folders: Sequence[Path] = ()) -> str:
+    return why_not(cuda_loader.SystemLoader(folders), provider, index).reason
+
+
+def why_not(loader: cuda.Loader, provider: Path | None, index: int) -> cuda.CudaFinding:
+    """Why a session that was asked for CUDA does not have it; once this process has tried to make one."""
     major = str(getattr(ort, "cuda_version", "") or "").partition(".")[0]
     wants = int(major) if major.isdigit() else 13
-    return cuda.why_not_cuda(cuda_loader.SystemLoader(), provider, cuda_major=wants, device=index).reason
+    return cuda.why_not_cuda(loader, provider, cuda_major=wants, device=index, cure=dlls.cure())
 
 
-def _provider_library() -> Path | None:
+def provider_library() -> Path | None:
+    """The file of the CUDA provider; None: this build has none."""
     folder = Path(ort.__file__).parent / "capi"
     return next((p for p in sorted(folder.glob("*onnxruntime_providers_cuda*")) if p.suffix in (".so", ".dll")), None)

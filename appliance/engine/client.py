@@ -82,7 +82,7 @@ class EngineClient:
         self.hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self.last_pong = asyncio.get_running_loop().time()
         self.memory_bytes: int | None = None
-        self.on_memory: Callable[[dict[str, DeviceMemory]], None] = lambda memory: None
+        self.on_memory: Callable[[dict[str, DeviceMemory], int], None] = lambda memory, busy: None
 
     @property
     def runtimes(self) -> dict[str, str]:
@@ -193,7 +193,7 @@ class EngineClient:
                     entry[0](RunResult([()], message.run_ns, message.run_ns))
             case Pong():
                 self.memory_bytes = message.rss
-                self.on_memory(message.memory)
+                self.on_memory(message.memory, message.busy)
             case Loaded():
                 _resolve(self._loads.pop(message.handle, None), message)
             case Done():

@@ -41,6 +41,7 @@ class Known(msgspec.Struct, frozen=True):
     max_batch: int
     costs: tuple[CostPoint, ...]
     notes: tuple[str, ...] = ()
+    good_batch: int = 0
 
 
 class Load(Message):
@@ -130,7 +131,8 @@ class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
 
 class Loaded(Message):
     """``load_ms`` and ``warmup_ms`` as measured; ``memory_bytes``: what the weights took of the device; ``costs``:
-    what runs took beyond that, measured at warm-up, which also left ``warmup_notes``."""
+    what runs took beyond that, measured at warm-up, which also left ``warmup_notes`` and ``held_bytes`` of the device
+    taken (arenas keep what they took)."""
 
     handle: int
     spec: ModelSpec
@@ -139,6 +141,7 @@ class Loaded(Message):
     memory_bytes: int
     costs: tuple[CostPoint, ...] = ()
     warmup_notes: tuple[str, ...] = ()
+    held_bytes: int = 0
 
 
 class Done(Message):

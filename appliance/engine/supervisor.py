@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, get_args
 
 import msgspec
 import psutil
@@ -22,9 +22,22 @@ from appliance.system.processes import start_child
 log = structlog.get_logger("supervisor")
 
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
+Cause = Literal["crash", "hang", "unfit", "start", "asked"]
+"""Why an engine is started again: it ended by itself; it did not answer, or a run did not end; it said that it is not
+to be trusted; it did not start; a fresh one was wanted."""
 _HELLO_S = 60.0
 _FORGIVES_S = 2.0
 _PING_S = 2.0
+_NT_ERROR = 0xC0000000  # ntstatus.h: Windows ends a process that crashed with such a code
+_NT_STATUS = {
+    0xC0000005: ", access violation",
+    0xC0000017: ", out of memory",
+    0xC00000FD: ", stack overflow",
+    0xC0000135: ", a DLL is missing",
+    0xC0000142: ", a DLL could not start",
+    0xC0000374: ", damaged heap",
+    0xC0000409: ", aborted",
+}
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -74,10 +87,12 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = asyncio.Event()
         self._kill_reason: str | None = None
+        self._cause: Cause = "crash"
         self._up_at: float | None = None
         self.client: EngineClient | None = None
         self.state: EngineState = "starting"
         self.restarts = 0
+        self.causes: dict[Cause, int] = dict.fromkeys(get_args(Cause), 0)
         self.deaths: deque[Death] = deque(maxlen=20)
         self.hello: Hello | None = None
         self.next_start: float | None = None
@@ -99,6 +114,7 @@ class Supervisor:
             delay = restart_delay(in_a_row)
             self.state = "restarting"
             self.restarts += 1
+            self.causes[self._cause] += 1
             log.warning("the engine is gone", reason=reason, restart_in_s=delay)
             self.next_start = time.time() + delay
             with contextlib.suppress(TimeoutError):
@@ -106,10 +122,10 @@ class Supervisor:
             self.next_start = None
         self.state = "stopped"
 
-    def kill(self, reason: str) -> None:
-        """End the engine at once (a hang); it is started again."""
+    def kill(self, reason: str, cause: Cause = "hang") -> None:
+        """End the engine at once; it is started again. ``cause``: what the restart counts as."""
         if self._process is not None:
-            self._kill_reason = reason
+            self._kill_reason, self._cause = reason, cause
             self._process.kill()
 
     async def stop(self, grace_s: float = 1.0) -> None:
@@ -127,7 +143,7 @@ class Supervisor:
 
     async def _one_life(self) -> str:
         """From start to death; returns the reason."""
-        self._kill_reason = None
+        self._kill_reason, self._cause = None, "crash"
         closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         up = False
 
@@ -140,7 +156,7 @@ class Supervisor:
                 closed.set_result(reason)
 
         reason = ""
-        client = EngineClient(on_close, self.kill)
+        client = EngineClient(on_close, lambda reason: self.kill(reason, "unfit"))
         try:
             await self._start(client)
             self.hello = await asyncio.wait_for(asyncio.shield(client.hello), _HELLO_S)
@@ -150,6 +166,8 @@ class Supervisor:
             reason = await self._watch(client, closed)
         except (OSError, EngineDied, TimeoutError, RuntimeError) as error:
             reason = f"the engine did not start: {error or type(error).__name__}"
+            if not up:
+                self._cause = "start"
         finally:
             code = await self._reap(client)
         if not self._stopping.is_set():
@@ -216,6 +234,8 @@ class Supervisor:
 def _reason(reason: str, code: int | None) -> str:
     if code is not None and code < 0:
         return f"{reason} (ended by signal {-code})"
+    if code is not None and code >= _NT_ERROR:
+        return f"{reason} (exit code 0x{code:08X}{_NT_STATUS.get(code, '')})"
     if code:
         return f"{reason} (exit code {code})"
     return reason

@@ -1,6 +1,5 @@
 """The engine process: reads frames, loads models in one thread, runs them in lanes, answers. (Child side.)"""
 
-import gc
 import os
 import queue
 import socket
@@ -36,22 +35,25 @@ from appliance.engine.messages import (
     Unfit,
     Unload,
 )
+from appliance.engine.padded import PaddedModel
 from appliance.engine.reading import ReadingLoop
-from appliance.engine.warmup import warm_again, warm_up
+from appliance.engine.warmup import smallest, warm_again, warm_up
 from appliance.errors import ApplianceError, ModelLoadError
+from appliance.models import padding
 from appliance.models.declared import Declared, check_declared
-from appliance.models.spec import ModelSpec, TensorSpec
+from appliance.models.spec import ModelSpec, Pad, TensorSpec
 from appliance.models.tensors import Buffer
-from appliance.system import devices
+from appliance.system import collector, devices
 
 log = structlog.get_logger("engine")
 
 
 class Worker:
-    """One engine. ``serve`` returns when the host is gone or says stop."""
+    """One engine. ``serve`` returns when the host is gone or says stop. ``packs``: where runtime packs are."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, packs: Path | None = None) -> None:
         self._sock = sock
+        self._packs = packs
         self._reader = FrameReader(sock)
         self._write = threading.Lock()
         self._models: dict[int, LoadedModel] = {}
@@ -103,12 +105,12 @@ class Worker:
             runtimes, providers = onnx.runtimes(), onnx.providers()
         except ModelLoadError as error:
             log.warning("no runtime", reason=error.message)
-        gc.freeze()  # the modules stay; looking through them again and again holds up runs for some 4 ms
+        collector.calm()  # looking through the modules again and again holds up runs for some 4 ms
         self._send(Hello(os.getpid(), runtimes, providers), ())
 
     def _backend(self, name: str) -> Backend:
         if name not in self._backends:
-            self._backends[name] = backends.get(name)
+            self._backends[name] = backends.get(name, self._packs)
         return self._backends[name]
 
     def _run(self, message: Run, payload: memoryview) -> Callable[[], None] | bool:
@@ -172,11 +174,14 @@ class Worker:
         try:
             inputs = _narrowed(m, session.opened)
             candidate, declared = _batch_candidate(m, session.opened)
-            warmed = warm_again(session, m.config.warmup, candidate, m.known) if m.known else None
+            pads = _pads(m, session.opened)
+            used = partial(self._memory.used, device)
+            warmed = warm_again(session, m.config.warmup, candidate, m.known, used, pads) if m.known else None
             if warmed is None:
-                used = partial(self._memory.used, device)
-                warmed = warm_up(session, m.config.warmup, candidate, declared, used)
-            health = watch(session, m.model, m.config, candidate > 0)
+                warmed = warm_up(session, m.config.warmup, candidate, declared, used, pads)
+            canary = smallest(session.opened.inputs, m.config.warmup, pads)
+            config = msgspec.structs.replace(m.config, warmup=canary)
+            health = watch(session, m.model, config, candidate > 0)
         except ApplianceError:
             session.close()
             raise
@@ -189,20 +194,23 @@ class Worker:
             inputs=inputs,
             outputs=opened.outputs,
             max_batch=warmed.max_batch,
+            good_batch=warmed.good_batch,
             batch_limit=m.declared_max_batch or 0,
             device=opened.device,
             providers=opened.providers,
             degraded=opened.degraded,
             cpu_nodes=opened.cpu_nodes,
-            notes=opened.notes + warmed.notes + health.notes,
+            notes=opened.notes + warmed.notes + _pads_unused(pads, warmed.max_batch) + health.notes,
             labels=m.labels,
             config=m.config,
+            pads=pads if warmed.max_batch > 1 else {},
         )
-        self._models[m.handle] = LoadedModel(spec, session, self._send, health=health)
+        kind = PaddedModel if spec.pads else LoadedModel
+        self._models[m.handle] = kind(spec, session, self._send, health=health)
         done = time.perf_counter()
         log.info("loaded", model=m.model, version=m.version, device=spec.device, ms=round((done - started) * 1000))
         times = (loaded - started) * 1000, (done - loaded) * 1000
-        self._send(Loaded(m.handle, spec, *times, weights, warmed.costs, warmed.notes), ())
+        self._send(Loaded(m.handle, spec, *times, weights, warmed.costs, warmed.notes, warmed.held), ())
 
 
 def _narrowed(m: Load, opened: Opened) -> tuple[TensorSpec, ...]:
@@ -213,6 +221,18 @@ def _narrowed(m: Load, opened: Opened) -> tuple[TensorSpec, ...]:
         raise ModelLoadError("; ".join(faults[:3]))
     shapes = {t.name: t.shape for t in m.declared_inputs if t.shape}
     return tuple(msgspec.structs.replace(t, shape=shapes.get(t.name, t.shape)) for t in opened.inputs)
+
+
+def _pads(m: Load, opened: Opened) -> dict[str, Pad]:
+    """The lengths that the operator says may be filled up. Raises ModelLoadError where they do not suit the model."""
+    found = m.config.batching.pad
+    if faults := list(padding.faults(found, opened.inputs, opened.outputs)):
+        raise ModelLoadError("; ".join(faults[:3]))
+    return found
+
+
+def _pads_unused(pads: dict[str, Pad], max_batch: int) -> tuple[str, ...]:
+    return ("batching.pad is not used, requests are never merged",) if pads and max_batch <= 1 else ()
 
 
 def _declared_batch(m: Load) -> int | None:
@@ -240,9 +260,9 @@ def _batch_candidate(m: Load, opened: Opened) -> tuple[int, bool]:
     return word, True
 
 
-def main(sock: socket.socket) -> None:
+def main(sock: socket.socket, packs: Path | None = None) -> None:
     """Serve until the host goes, then end at once: lanes may hang in native code and are not waited for."""
     try:
-        Worker(sock).serve()
+        Worker(sock, packs).serve()
     finally:
         os._exit(0)

@@ -1,13 +1,14 @@
 """A run in flight, what it runs on, and which requests may share one."""
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, cast
 
 from appliance.engine.client import OnChunk, OnResult
 from appliance.errors import InvalidInput
 from appliance.gate.ticket import Ticket
+from appliance.models.padding import filled_shapes
 from appliance.models.spec import ModelSpec
-from appliance.models.tensors import Tensor
+from appliance.models.tensors import Tensor, size_of
 
 
 class Runner(Protocol):
@@ -26,9 +27,10 @@ class Runner(Protocol):
 
 
 class Batch:
-    """A run in flight. ``suspect``: it was in a crash before, so it has the engine to itself."""
+    """A run in flight. ``suspect``: it was in a crash before, so it has the engine to itself. ``ahead``: it was sent
+    while the lanes were full, and has not begun."""
 
-    __slots__ = ("abandoned", "cost", "id", "runner", "spec", "suspect", "tickets", "timer")
+    __slots__ = ("abandoned", "ahead", "cost", "id", "kind", "runner", "spec", "suspect", "tickets", "timer")
 
     def __init__(self, runner: Runner, tickets: list[Ticket], spec: ModelSpec) -> None:
         self.runner = runner
@@ -37,14 +39,26 @@ class Batch:
         self.suspect = any(ticket.deaths for ticket in tickets)
         self.id = 0
         self.cost = 0  # bytes booked for it
+        self.kind: object = None  # what they were found by: the same for runs of the same model, shapes and size
         self.abandoned = False
+        self.ahead = False
         self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def model(self) -> tuple[str, str]:
+        return self.spec.name, self.spec.version
+
+    @property
+    def overlaps(self) -> bool:
+        """Others of its model may run beside it."""
+        return self.spec.config.instances > 1
 
 
 def batch_key(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, object | None]:
     """(rows, key): the size of the first axis, and what requests must have in common to share a run (None: never).
 
-    Requests of one key differ in nothing but their values and their number of rows. Raises InvalidInput.
+    Requests of one key differ in nothing but their values and their number of rows; where the model has ``pads``,
+    also in lengths that are filled up to the same. Raises InvalidInput.
     """
     rows = inputs[0].shape[0]
     for tensor in inputs:
@@ -60,4 +74,18 @@ def batch_key(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, .
         )
     if spec.max_batch <= 1 or rows == 0:
         return max(rows, 1), None
+    if spec.pads:
+        filled = filled_shapes(spec.pads, {t.name: t.shape for t in inputs})
+        key = None if filled is None else (outputs, tuple((t.name, filled[t.name][1:]) for t in inputs))
+        return rows, key
     return rows, (outputs, tuple((t.name, t.shape[1:]) for t in inputs))
+
+
+def fill(ticket: Ticket) -> None:
+    """Count the ticket with the shapes that it will run with; its key is of a model with ``pads``."""
+    _, rests = cast("tuple[object, tuple[tuple[str, tuple[int, ...]], ...]]", ticket.key)
+    ticket.shapes = tuple((ticket.rows, *rest) for _, rest in rests)
+    ticket.nbytes = sum(
+        t.nbytes if t.datatype == "BYTES" else size_of(t.datatype, shape)
+        for t, shape in zip(ticket.inputs, ticket.shapes, strict=True)
+    )

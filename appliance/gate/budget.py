@@ -7,7 +7,7 @@ A run that would have the device to itself may also start if its surest cost fit
 waiting would not make more room for it. All sizes in bytes, all times in seconds of the caller's clock.
 """
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Mapping
 
 import msgspec
 
@@ -57,6 +57,10 @@ class Ledger:
         self._narrowed_at = 0.0
         self.out_of_memory = 0
 
+    def reshare(self, share: Share) -> None:
+        """Other bounds from now on. What models and runs hold stays theirs."""
+        self._share = share
+
     def read(self, memory: Memory | None) -> None:
         """Take over a fresh reading of the device."""
         self._memory = memory
@@ -82,6 +86,21 @@ class Ledger:
         return max(0, min(self.ceiling, now))
 
     @property
+    def total(self) -> int:
+        """All memory of the device."""
+        return self._memory.total if self._memory else 0
+
+    @property
+    def free(self) -> int:
+        """What nobody holds."""
+        return self._memory.free if self._memory else 0
+
+    @property
+    def ours(self) -> int:
+        """What this appliance's engine holds: weights, arenas, runs."""
+        return self._memory.ours if self._memory else 0
+
+    @property
     def others(self) -> int:
         """What other programs hold of the device."""
         if self._memory is None:
@@ -95,6 +114,11 @@ class Ledger:
     @property
     def in_flight(self) -> int:
         return sum(self._flights.values())
+
+    @property
+    def flights(self) -> Collection[Hashable]:
+        """What is booked now: runs, and loads."""
+        return self._flights.keys()
 
     @property
     def narrowing(self) -> float:
@@ -113,6 +137,11 @@ class Ledger:
         if self._memory is None:
             return 0
         return max(0, min(self.ceiling, self._memory.free + self._memory.ours) - self.weights)
+
+    @property
+    def models(self) -> Mapping[Hashable, int]:
+        """The weights of each model on the device."""
+        return self._weights
 
     def weight_of(self, model: Hashable) -> int:
         return self._weights.get(model, 0)

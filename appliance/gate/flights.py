@@ -16,7 +16,7 @@ from appliance.errors import (
     Paused,
 )
 from appliance.gate.batch import Batch, Runner
-from appliance.gate.limits import retry_after_s
+from appliance.gate.limits import retry_after_s, stood_still
 from appliance.gate.ticket import Ticket
 from appliance.models.spec import ModelSpec
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("gate")
 
 _GRACE_S = 5.0
+_AHEAD_BYTES = 64 * 1024
+_AHEAD_NS = 100_000_000
 
 
 class Flights:
@@ -35,23 +37,44 @@ class Flights:
     def __init__(self, gate: "Gate", queue: "ModelQueue") -> None:
         self._gate = gate
         self._queue = queue
-        self._batches: set[Batch] = set()
+        self._batches: dict[Batch, None] = {}  # in the order in which they were sent
+        self._usual_ns = 0  # a run's time, as a weighted mean
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def start(self, runner: Runner, handle: int, spec: ModelSpec, tickets: list[Ticket]) -> None:
-        """Send these tickets as one run; the memory is theirs."""
+    def worth_ahead(self, head: Ticket, spec: ModelSpec) -> bool:
+        """The lanes are full: whether the next run is better sent now, so that its bytes are there when a lane frees.
+
+        Only with large inputs, whose way to the engine takes long, and where runs are short: what is sent cannot be
+        overtaken any more. One run at most, and none while a copy before this one (of ``spec``) is still at work: the
+        new one has lanes of its own, and would begin at once.
+        """
+        return (
+            head.nbytes >= _AHEAD_BYTES
+            and 0 < self._usual_ns < _AHEAD_NS
+            and not (head.deaths or head.retried or head.stream)
+            and not any(batch.ahead or batch.spec is not spec for batch in self._batches)
+        )
+
+    def start(
+        self, runner: Runner, handle: int, spec: ModelSpec, tickets: list[Ticket], *, ahead: bool = False
+    ) -> None:
+        """Send these tickets as one run; the memory is theirs. ``ahead``: all lanes are full, it begins when one
+        frees."""
         gate, now = self._gate, self._gate.clock()
         batch = Batch(runner, tickets, spec)
-        batch.cost = gate.memory.cost(spec, tickets).size
+        batch.ahead = ahead
+        booked = batch.kind = gate.memory.cost(spec, tickets)
+        batch.cost = booked.size
         for ticket in tickets:
             ticket.state, ticket.started, ticket.run_deadline = "running", now, now + ticket.run_s
             if ticket.blocked_since:
                 gate.memory.release(ticket)
                 ticket.blocked_since = 0.0
-        self._batches.add(batch)
+        self._batches[batch] = None
         gate.run_began(batch)
+        gate.memory.began(batch)
         on_chunk = tickets[0].part if tickets[0].stream else None
         try:
             batch.id = runner.run(
@@ -63,13 +86,17 @@ class Flights:
             )
         except Exception:  # a request that cannot be sent must not keep its lane
             log.exception("a run could not be sent", model=spec.name, requests=[t.id for t in tickets])
-            self._batches.discard(batch)
+            self._batches.pop(batch, None)
             gate.run_ended(batch)
             for ticket in tickets:
                 self._queue.end(ticket, InternalError("the request could not be sent to the engine"))
             return
-        first = min(t.run_deadline for t in tickets)
-        batch.timer = asyncio.get_running_loop().call_later(first - now, self._overran, batch)
+        if ahead:
+            first = min(t.queue_deadline for t in tickets)
+            batch.timer = asyncio.get_running_loop().call_later(max(0.0, first - now), self._late, batch)
+        else:
+            first = min(t.run_deadline for t in tickets)
+            batch.timer = asyncio.get_running_loop().call_later(first - now, self._overran, batch)
 
     def given_up(self, ticket: Ticket) -> None:
         """Nobody waits for the ticket any more; if it flies with no other that is wanted, its run is ended."""
@@ -79,12 +106,12 @@ class Flights:
 
     def _finished(self, batch: Batch, outcome: RunResult | ApplianceError | EngineDied) -> None:
         """The engine's answer to a run, or the news of its death."""
-        self._batches.discard(batch)
+        self._batches.pop(batch, None)
         self._gate.run_ended(batch)
         if batch.timer is not None:
             batch.timer.cancel()
         if isinstance(outcome, EngineDied):
-            self._interrupted(batch.tickets)
+            self._interrupted(batch)
         elif isinstance(outcome, InsufficientMemory):
             self._ran_out(batch, dict.fromkeys(batch.tickets, outcome), whole=True)
         elif isinstance(outcome, ApplianceError):
@@ -92,11 +119,55 @@ class Flights:
                 self._queue.end(ticket, outcome)
         else:
             self._landed(batch, outcome)
+        if not isinstance(outcome, EngineDied):
+            self._next_begins()
         self._queue.dispatch()
+
+    def _next_begins(self) -> None:
+        """A lane is free: the run that was sent ahead, if there is one, has it now."""
+        for batch in self._batches:
+            if not batch.ahead:
+                continue
+            batch.ahead = False
+            if batch.timer is not None:
+                batch.timer.cancel()
+            now = self._gate.clock()
+            for ticket in batch.tickets:
+                if not ticket.finished:
+                    ticket.started, ticket.run_deadline = now, now + ticket.run_s
+            if batch.abandoned:
+                self._grace(batch)
+            else:
+                self._overran(batch)
+            return
+
+    def _late(self, batch: Batch) -> None:
+        """Those of a run sent ahead that have waited too long for it to begin are answered."""
+        now = self._gate.clock()
+        if stood_still(now, min((t.queue_deadline for t in batch.tickets if not t.finished), default=now)):
+            self.restart_waits()
+        for ticket in batch.tickets:
+            if not ticket.finished and ticket.queue_deadline <= now + 0.001:
+                ticket.started = 0.0
+                self._queue.end_late(ticket)
+        left = [t.queue_deadline for t in batch.tickets if not t.finished]
+        if left:
+            batch.timer = asyncio.get_running_loop().call_later(max(0.0, min(left) - now), self._late, batch)
+        else:
+            self._abandon_if_done(batch)
+
+    def restart_waits(self) -> None:
+        """What was sent ahead has its whole time again; a timer that comes too early for it is set anew then."""
+        now = self._gate.clock()
+        for batch in self._batches:
+            if batch.ahead:
+                for ticket in batch.tickets:
+                    ticket.queue_deadline = max(ticket.queue_deadline, now + ticket.queue_s)
 
     def _landed(self, batch: Batch, result: RunResult) -> None:
         queue, rows = self._queue, sum(t.rows for t in batch.tickets)
         queue.stats.ran(rows, result.run_ns, result.total_ns - result.run_ns)
+        self._usual_ns += (result.run_ns - self._usual_ns) // (4 if self._usual_ns else 1)
         self._gate.observer.batch_ended(queue.model, queue.version, rows, result.run_ns)
         starved: dict[Ticket, InsufficientMemory] = {}
         for ticket, item in zip(batch.tickets, result.items, strict=True):
@@ -136,13 +207,14 @@ class Flights:
             ticket.retried = True
         return not ticket.finished
 
-    def _interrupted(self, tickets: list[Ticket]) -> None:
+    def _interrupted(self, batch: Batch) -> None:
         """Runs that the engine took with it are put back in front, once; a stream that has begun cannot be."""
         gate, queue, back = self._gate, self._queue, []
-        for ticket in tickets:
+        for ticket in batch.tickets:
             if ticket.finished:
                 continue
-            ticket.deaths += 1
+            if not batch.ahead:  # one that had not begun has nothing to do with it
+                ticket.deaths += 1
             if queue.gone is not None:
                 queue.end(ticket, queue.gone)
             elif gate.closing:
@@ -150,16 +222,19 @@ class Flights:
             elif ticket.deaths > 1 or ticket.stream:
                 queue.end(ticket, ModelError("the engine ended while it ran this request"))
             else:
-                # It has waited already; the time lost to the crash is given back once.
-                ticket.queue_deadline = gate.clock() + gate.limits.queue_timeout_ms / 1000
+                if not batch.ahead:  # it has waited already; the time lost to the crash is given back once
+                    ticket.queue_deadline = gate.clock() + max(ticket.queue_s, gate.limits.queue_timeout_ms / 1000)
                 back.append(ticket)
-        if back:
+        if back and not batch.ahead:
             gate.crashed()
-        queue.wait_again(back)
+        queue.wait_again(back, begun=not batch.ahead)
 
     def _overran(self, batch: Batch) -> None:
         """Answer those past their run deadline at once; the run itself is ended when nobody is left."""
         now, queue = self._gate.clock(), self._queue
+        if stood_still(now, min((t.run_deadline for t in batch.tickets if not t.finished), default=now)):
+            for ticket in batch.tickets:  # its answer may lie there unread, or it stood still as well
+                ticket.run_deadline = now + ticket.run_s
         for ticket in batch.tickets:
             if not ticket.finished and ticket.run_deadline <= now + 0.001:
                 queue.end(ticket, InferenceTimeout(f"model '{queue.model}' ran longer than {ticket.run_s:g} s"))
@@ -178,5 +253,9 @@ class Flights:
         batch.runner.cancel(batch.id)
         if batch.timer is not None:
             batch.timer.cancel()
+        if not batch.ahead:  # else it cannot end before it has begun
+            self._grace(batch)
+
+    def _grace(self, batch: Batch) -> None:
         words = f"a run of model '{self._queue.model}' did not end {_GRACE_S:g} s after it was cancelled"
         batch.timer = asyncio.get_running_loop().call_later(_GRACE_S, self._gate.on_hang, words)

@@ -60,11 +60,13 @@ class Gate:
         self.clock = clock or time.monotonic  # uvloop's own counts whole milliseconds
         self.paused = False
         self.held = False
+        self.draining = False
         self.closing = False
         self.engine_up = False
         self.rate = DrainRate()
         self.memory = MemoryPlan(self._share, self.clock)
         self.blocked = False  # some queue holds a request that did not fit the memory
+        self.on_short: Callable[[str, str, int], None] = lambda model, device, size: None  # see ``MemoryPlan.short``
         self.queues: dict[tuple[str, str], ModelQueue] = {}
         self.requests: OrderedDict[str, Ticket] = OrderedDict()
         self.waiting = 0
@@ -79,9 +81,14 @@ class Gate:
         fraction = self.limits.cpu_memory_fraction if device == "cpu" else self.limits.memory_fraction
         return Share(fraction, self.limits.memory_reserve_bytes)
 
-    def memory_read(self, readings: Mapping[str, DeviceMemory]) -> None:
-        """The engine has read its devices' memory."""
-        if self.memory.read(readings) or self.blocked:
+    def limits_changed(self) -> None:
+        """``limits`` says something else than before: what waits may fit now."""
+        self.memory.reshare()
+        self.more_room()
+
+    def memory_read(self, readings: Mapping[str, DeviceMemory], busy: int | None = None) -> None:
+        """The engine has read its devices' memory while ``busy`` runs were in its lanes (None: not known)."""
+        if self.memory.read(readings, busy) or self.blocked:
             self._dispatch()
 
     def queue(self, model: str, version: str) -> ModelQueue:
@@ -109,13 +116,23 @@ class Gate:
         """No run begins until ``release``: the engine is being looked at. A person's pause is another matter."""
         self.held = True
 
+    def woke(self) -> None:
+        """The machine has slept: what waits has its whole time again."""
+        for queue in self.queues.values():
+            queue.restart_waits()
+
     def release(self) -> None:
         self.held = False
         self._dispatch()
 
+    def drain(self) -> None:
+        """The appliance will end: its doors take nothing new (they look at ``draining``), what waits goes on."""
+        self.draining = True
+        self.resume()
+
     def close(self) -> None:
         """The appliance ends: nothing new is taken, what waits is answered 503, what runs may finish."""
-        self.closing = True
+        self.draining = self.closing = True
         for queue in self.queues.values():
             queue.fail_waiting(Paused("the appliance is shutting down", retry_after_s=5))
 

@@ -31,3 +31,9 @@ def retry_after_s(wait_s: float | None) -> float:
 def shortened(limit_s: float, wish_ms: float | None) -> float:
     """A request may only shorten a limit, never lengthen it. Seconds."""
     return limit_s if wish_ms is None or wish_ms <= 0 else min(limit_s, wish_ms / 1000)
+
+
+def stood_still(now: float, due: float) -> bool:
+    """Whether what was due at ``due`` is looked at so late (``now``, seconds) that nobody was awake meanwhile: the
+    machine slept, or this process was stopped. On some systems the clock goes on then."""
+    return now - due > 2.0

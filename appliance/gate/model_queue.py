@@ -13,9 +13,9 @@ from appliance.errors import (
     WarmingUp,
 )
 from appliance.gate import gathering
-from appliance.gate.batch import Runner, batch_key
+from appliance.gate.batch import Runner, batch_key, fill
 from appliance.gate.flights import Flights
-from appliance.gate.limits import retry_after_s
+from appliance.gate.limits import retry_after_s, stood_still
 from appliance.gate.queue import WaitingQueue
 from appliance.gate.stats import ModelStats
 from appliance.gate.ticket import Outputs, Ticket
@@ -108,6 +108,8 @@ class ModelQueue:
             run_s=run_s,
             stream=stream,
         )
+        if spec.pads and ticket.key is not None:
+            fill(ticket)
         self.last_used = ticket.created
         gate.memory.check(spec, ticket)
         gathers = spec.config.batching.max_delay_ms > 0 and ticket.key is not None
@@ -142,14 +144,12 @@ class ModelQueue:
 
     def dispatch(self) -> None:
         """Fill the free lanes from the queue."""
-        while (
-            self.waiting
-            and self._runner is not None
-            and self._free()
-            and self._gate.may_run(bool(self.waiting.head.deaths))
-        ):
-            head, most = self.waiting.head, self._most()
-            if most is None:
+        while self.waiting and self._runner is not None and self._gate.may_run(bool(self.waiting.head.deaths)):
+            head, ahead = self.waiting.head, not self._free()
+            if ahead and not self._worth_ahead(head):
+                return
+            most = self._most()
+            if most is None or (ahead and not self._fits([head])):
                 return
             tickets = self.waiting.take(most, self._fits)
             if not tickets or tickets[0] is not head:
@@ -157,14 +157,22 @@ class ModelQueue:
             if not tickets:
                 return
             self._gate.waiting -= len(tickets)
-            self._start(tickets)
+            self._start(tickets, ahead)
+
+    def _worth_ahead(self, head: Ticket) -> bool:
+        """As ``Flights.worth_ahead``, and no later request could still join the run."""
+        assert self.spec is not None
+        if len(self.flights) > self.spec.config.instances or not self.flights.worth_ahead(head, self.spec):
+            return False
+        most = self.spec.good_batch or self.spec.max_batch
+        return most <= 1 or head.key is None or self.waiting.rows_like_head() >= most
 
     def _most(self) -> int | None:
         """The most items of the next run, or None while it is worth waiting for more (then a timer is set)."""
         assert self.spec is not None
         most, wish = self.spec.max_batch, self.spec.config.batching
         if most <= 1 or not (wish.max_delay_ms or wish.preferred_sizes):
-            return most
+            return self.spec.good_batch or most
         rows = self.waiting.rows_like_head()
         if not rows:
             return most
@@ -181,9 +189,9 @@ class ModelQueue:
         self._holding = None
         self.dispatch()
 
-    def _start(self, tickets: list[Ticket]) -> None:
+    def _start(self, tickets: list[Ticket], ahead: bool = False) -> None:
         assert self._runner is not None and self.spec is not None
-        self.flights.start(self._runner, self._handle, self.spec, tickets)
+        self.flights.start(self._runner, self._handle, self.spec, tickets, ahead=ahead)
 
     def _fits(self, tickets: list[Ticket]) -> bool:
         return self.spec is not None and self._gate.memory.fits(self.spec, tickets)
@@ -192,6 +200,8 @@ class ModelQueue:
         """The head does not fit now: smaller ones may overtake it for a while, then room is kept for it."""
         gate = self._gate
         gate.blocked = True
+        if self.spec is not None and (size := gate.memory.short(self.spec, head)):
+            gate.on_short(self.model, self.spec.device, size)
         if not head.blocked_since:
             head.blocked_since = gate.clock()
             # One that ran out of memory was overtaken before, by those that took it.
@@ -226,11 +236,15 @@ class ModelQueue:
             raise QueueFull(f"{limit} requests wait for model '{self.model}' already", retry_after_s=wait)
         raise QueueFull(f"{gate.limits.queue_total} requests wait already", retry_after_s=wait)
 
-    def wait_again(self, tickets: list[Ticket]) -> None:
-        """Runs that came to nothing go back in front; they were admitted already."""
+    def wait_again(self, tickets: list[Ticket], begun: bool = True) -> None:
+        """Runs that came to nothing go back in front, or to their place if they had not ``begun``; they were admitted
+        already."""
         for ticket in tickets:
             ticket.state = "queued"
-        self.waiting.put_back(tickets)
+        if begun:
+            self.waiting.put_back(tickets)
+        else:
+            self.waiting.back_in_place(tickets)
         self._gate.waiting += len(tickets)
         self._arm(self.waiting.next_deadline())
 
@@ -260,11 +274,27 @@ class ModelQueue:
     def _late(self) -> None:
         self._timer = None
         gate = self._gate
+        if stood_still(gate.clock(), self._armed_for):
+            self.restart_waits()
         for ticket in self.waiting.expired(gate.clock()):
             gate.waiting -= 1
-            wait = retry_after_s(gate.rate.wait_s(len(self.waiting) + 1))
-            self.end(ticket, self._why_late(ticket, wait))
+            self.end_late(ticket)
         self._arm(self.waiting.next_deadline())
+
+    def restart_waits(self) -> None:
+        """What waits has its whole time again: nothing could run meanwhile."""
+        now = self._gate.clock()
+        for ticket in self.waiting:
+            ticket.queue_deadline = max(ticket.queue_deadline, now + ticket.queue_s)  # a crash may have given more
+        self.flights.restart_waits()
+        if self._timer is not None:  # else it would find the same sleep once more
+            self._timer.cancel()
+            self._timer = None
+        self._arm(self.waiting.next_deadline())
+
+    def end_late(self, ticket: Ticket) -> None:
+        """It has waited until its queue deadline."""
+        self.end(ticket, self._why_late(ticket, retry_after_s(self._gate.rate.wait_s(len(self.waiting) + 1))))
 
     def _why_late(self, ticket: Ticket, wait: float) -> ApplianceError:
         waited = f"waited {self._gate.clock() - ticket.created:.1f} s for model '{self.model}'"

@@ -50,6 +50,11 @@ class WaitingQueue:
             ticket.order = self._first
             insort(self._tickets, ticket, key=_rank)
 
+    def back_in_place(self, tickets: list[Ticket]) -> None:
+        """Queue tickets that were taken, but had not begun, where they stood."""
+        for ticket in tickets:
+            insort(self._tickets, ticket, key=_rank)
+
     def place(self, ticket: Ticket) -> int:
         """1 for the head; 0 if the ticket does not wait here."""
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Literal
 
 from appliance.errors import ApplianceError
@@ -10,6 +11,7 @@ from appliance.models.tensors import Tensor
 
 State = Literal["queued", "running", "done", "failed"]
 Outputs = tuple[Tensor, ...]
+Waiter = Callable[[Outputs | ApplianceError], object]
 
 
 class Ticket:
@@ -22,13 +24,15 @@ class Ticket:
     """
 
     __slots__ = (
+        "_loop",
+        "_outcome",
         "_parts",
+        "_waiter",
         "blocked_since",
         "created",
         "deaths",
         "error",
         "finished",
-        "future",
         "id",
         "inputs",
         "key",
@@ -39,6 +43,7 @@ class Ticket:
         "position",
         "priority",
         "queue_deadline",
+        "queue_s",
         "retried",
         "rows",
         "run_deadline",
@@ -76,12 +81,13 @@ class Ticket:
         self.key = key
         self.priority = priority
         self.created = created
+        self.queue_s = queue_s
         self.queue_deadline = created + queue_s
         self.run_s = run_s
         self.stream = stream
         self.order = 0
-        self.shapes = tuple(t.shape for t in inputs)
-        self.nbytes = sum(t.nbytes for t in inputs)
+        self.shapes = tuple([t.shape for t in inputs])
+        self.nbytes = sum([t.nbytes for t in inputs])
         self.blocked_since = 0.0
         self.retried = False
         self.position = 0
@@ -92,7 +98,9 @@ class Ticket:
         self.run_deadline = 0.0
         self.run_ns = 0
         self.error: ApplianceError | None = None
-        self.future: asyncio.Future[Outputs] | None = asyncio.get_running_loop().create_future()
+        self._loop: asyncio.AbstractEventLoop | None = None  # the waiter's
+        self._waiter: Waiter | None = None
+        self._outcome: Outputs | ApplianceError | None = None  # what nobody has taken yet
         self._parts: asyncio.Queue[Outputs | None] | None = asyncio.Queue() if stream else None
 
     def resolve(self, outcome: Outputs | ApplianceError, now: float) -> bool:
@@ -101,17 +109,17 @@ class Ticket:
             return False
         self.finished = now
         self.inputs = ()  # a finished request holds no input bytes
-        future = self.future
         if isinstance(outcome, ApplianceError):
             self.state, self.error = "failed", outcome
-            if future is not None and not future.done():
-                # A copy of its own: raising hangs the waiter's frames, and with them its body, on the error.
-                future.set_exception(copy.copy(outcome))
-                future.exception()  # seen: nobody may be waiting any more
+            # A copy of its own: raising hangs the waiter's frames, and with them its body, on the error.
+            outcome = copy.copy(outcome)
         else:
             self.state = "done"
-            if future is not None and not future.done():
-                future.set_result(outcome)
+        if self._waiter is None or self._loop is None:
+            self._outcome = outcome
+        else:
+            self._loop.call_soon(self._waiter, outcome)
+            self._waiter = None
         if self._parts is not None:
             self._parts.put_nowait(None)
         return True
@@ -123,23 +131,31 @@ class Ticket:
 
     async def take(self) -> Outputs:
         """Wait for the end; the outputs are handed over, not kept. Once. Raises the request's error."""
-        assert self.future is not None, "the answer was taken before"
-        try:
-            return await self.future
-        finally:
-            self.future = None
+        outcome = self._left() if self.state in ("done", "failed") else await self._end()
+        if isinstance(outcome, ApplianceError):
+            try:
+                raise outcome
+            finally:
+                del outcome  # else error and frame hold each other, and with them the callers' frames and bodies
+        return outcome
 
-    def hand_to(self, callback: Callable[[Outputs | ApplianceError], None]) -> None:
-        """``take`` for a caller that is no task: the loop calls it back once, soon after the end."""
-        assert self.future is not None, "the answer was taken before"
+    async def _end(self) -> Outputs | ApplianceError:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outputs | ApplianceError] = loop.create_future()
+        self.hand_to(partial(_settle, future), loop)
+        return await future
 
-        def ended(future: "asyncio.Future[Outputs]") -> None:
-            self.future = None
-            error = future.exception()
-            assert error is None or isinstance(error, ApplianceError)
-            callback(future.result() if error is None else error)
+    def hand_to(self, waiter: Waiter, loop: asyncio.AbstractEventLoop) -> None:
+        """``take`` for a caller that is no task: ``loop`` calls it back once, soon after the end."""
+        if self.state in ("done", "failed"):
+            loop.call_soon(waiter, self._left())
+        else:
+            self._waiter, self._loop = waiter, loop
 
-        self.future.add_done_callback(ended)
+    def _left(self) -> Outputs | ApplianceError:
+        outcome, self._outcome = self._outcome, None
+        assert outcome is not None, "the answer was taken before"
+        return outcome
 
     async def __aiter__(self) -> AsyncIterator[Outputs]:
         """The answer's parts: those of a stream as they come, else the one whole. Raises the request's error."""
@@ -149,3 +165,8 @@ class Ticket:
         while (part := await self._parts.get()) is not None:
             yield part
         await self.take()
+
+
+def _settle(future: "asyncio.Future[Outputs | ApplianceError]", outcome: Outputs | ApplianceError) -> None:
+    if not future.done():  # its waiter may have been cancelled
+        future.set_result(outcome)

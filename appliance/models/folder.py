@@ -1,6 +1,5 @@
 """One model's folder, or one bare model file → what to load of it, or why it cannot be served."""
 
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -10,9 +9,10 @@ import msgspec
 from appliance.errors import ModelLoadError
 from appliance.models.declared import FILENAME as PBTXT
 from appliance.models.declared import Declared
-from appliance.models.listing import ONNX, Entry, entries, fingerprint, is_onnx, read_text, tree
+from appliance.models.listing import MAX_TEXT_BYTES, ONNX, Entry, entries, fingerprint, is_onnx, read_text, tree
 from appliance.models.spec import ModelConfig
-from appliance.models.toml import read_config
+from appliance.models.toml import located, read_config
+from appliance.system.long_paths import real_path
 
 TOML = "model.toml"
 LABELS = "labels.txt"
@@ -121,6 +121,15 @@ def read_bare(file: Entry, beside: Sequence[Entry], root: str, read_only: bool =
         return ModelFolder(name, path, config, (found,), labels, None, read_only)
     except ModelLoadError as error:
         return ModelFolder(name, path, config, (), labels, error.message, read_only)
+
+
+def with_line(folder: ModelFolder, message: str) -> str:
+    """A fault that loading found, with its line if it begins with a key of the model's settings. Reads the file."""
+    try:
+        file = folder.path / TOML if folder.path.is_dir() else folder.path.with_suffix(".toml")
+        return located(message, file.read_bytes()[:MAX_TEXT_BYTES].decode("utf-8-sig"), file.name)
+    except (OSError, ValueError):
+        return message
 
 
 def read_labels(listed: Mapping[str, Entry], filename: str, needed: bool) -> tuple[str, ...]:
@@ -250,7 +259,7 @@ def _usable(entry: Entry) -> Entry:
 
 def _home(path: str, root: str) -> Path:
     """The folder under the models folder in which ``path`` really lies; the models folder for a bare file."""
-    real = Path(os.path.realpath(path))
+    real = Path(real_path(path))
     if not real.is_relative_to(root):  # a link that was changed since it was looked at
         raise ModelLoadError(f"{real.name}: a link leads outside of the models folder")
     parts = real.relative_to(root).parts

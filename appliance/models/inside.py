@@ -3,12 +3,12 @@
 Nothing is opened here. A path is looked at (its links, its kind, its size), never read.
 """
 
-import os
 import re
 import stat
 from pathlib import Path
 
 from appliance.errors import ModelLoadError
+from appliance.system.long_paths import real_path
 
 
 def real_inside(path: Path, root: Path) -> Path | None:
@@ -16,8 +16,8 @@ def real_inside(path: Path, root: Path) -> Path | None:
 
     Raises FileNotFoundError when there is nothing, OSError when a link leads in a circle.
     """
-    real = Path(os.path.realpath(path, strict=True))
-    return real if real.is_relative_to(os.path.realpath(root)) else None
+    real = Path(real_path(path, strict=True))
+    return real if real.is_relative_to(real_path(root)) else None
 
 
 def check_location(location: str, what: str) -> None:

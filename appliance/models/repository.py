@@ -1,7 +1,6 @@
 """The models folders → every model in them. Looking only: nothing is loaded, no model file is opened."""
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from appliance.models.declared import Declared, check_declared
 from appliance.models.folder import ModelFile, ModelFolder, read_bare, read_folder, valid_name
 from appliance.models.listing import ONNX, companions_of, entries, is_lost_folder, is_onnx
 from appliance.models.store import add, remove
+from appliance.system.long_paths import real_path
 
 __all__ = [
     "Declared",
@@ -60,7 +60,7 @@ def scan(roots: Sequence[Root]) -> dict[str, ModelFolder]:
 
 
 def _models(root: Root) -> Iterator[ModelFolder]:
-    real = os.path.realpath(root.path)
+    real = real_path(root.path)
     listed = entries(root.path, real)
     names = {entry.name for entry in listed}
     folders = {entry.name for entry in listed if entry.is_folder}

@@ -21,16 +21,31 @@ class TensorSpec(msgspec.Struct, frozen=True):
         return f"{self.datatype}[{','.join(str(d) for d in self.shape)}]"
 
 
+class Pad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A length in which requests may differ and share a run all the same: it is filled up to the next bucket.
+
+    ``buckets``: rising. ``inputs``: input → its axis of this length, never 0; ``values``: input → what it is filled
+    with, 0 where not named. ``outputs``: output → its axis of this length, which is cut back to the request's own.
+    """
+
+    buckets: tuple[int, ...] = ()
+    inputs: dict[str, int] = {}
+    outputs: dict[str, int] = {}
+    values: dict[str, int | float | bool] = {}
+
+
 class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``max``: the most items of one run; 1 switches batching off; None: found out from the file.
 
     ``max_delay_ms``: how long a free lane may wait for more items; 0: it never waits. ``preferred_sizes``: a run
-    takes the largest of these that can be filled, and more are waited for only up to the largest.
+    takes the largest of these that can be filled, and more are waited for only up to the largest. ``pad``: the
+    operator's word that these lengths may be filled up; their names are free.
     """
 
     max: int | None = None
     max_delay_ms: float = 0.0
     preferred_sizes: tuple[int, ...] = ()
+    pad: dict[str, Pad] = {}
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +110,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
     """One loaded version as its backend found it.
 
     ``max_batch``: 0 when requests are never merged, else the most items of one merged run.
+    ``good_batch``: the size of a merged run beyond which each item takes longer, as measured; 0: not known.
     ``batch_limit``: the largest first axis of one request, where the operator declared one; 0: not limited.
+    ``pads``: the lengths that are filled up; none where requests are never merged.
     ``device``: what runs it: ``cuda:0``, ``cpu``. ``degraded``: why it is not what was asked for, or None.
     """
 
@@ -106,6 +123,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch: int = 0
+    good_batch: int = 0
     batch_limit: int = 0
     device: str = "cpu"
     providers: tuple[str, ...] = ()
@@ -114,6 +132,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     config: ModelConfig = ModelConfig()
+    pads: dict[str, Pad] = {}
 
     def input(self, name: str) -> TensorSpec | None:
         """The input of this name, or None."""

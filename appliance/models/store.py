@@ -9,6 +9,7 @@ from pathlib import Path
 from appliance.errors import InvalidInput, ModelLoadError, ModelNotFound
 from appliance.models.folder import LABELS, TOML, ModelFolder, name_fault, read_folder
 from appliance.models.listing import ONNX, Entry, companions_of, entries, is_lost_folder, is_onnx, tree
+from appliance.system.long_paths import real_path
 
 
 def add(folder: Path, source: Path, name: str | None = None) -> str:
@@ -37,7 +38,7 @@ def add(folder: Path, source: Path, name: str | None = None) -> str:
                 _copy(_folder_files(source, folder), target)
             else:
                 _copy(_file_files(source), target)
-            _check(read_folder(target, os.path.realpath(temp)))
+            _check(read_folder(target, real_path(temp)))
             target.replace(folder / name)
     except OSError as error:
         raise ModelLoadError(f"{source.name}: cannot be copied: {error.strerror}") from None
@@ -54,7 +55,7 @@ def remove(folder: Path, name: str) -> None:
     if name_fault(name):
         raise missing
     try:
-        listed = entries(folder, os.path.realpath(folder))
+        listed = entries(folder, real_path(folder))
         # By the listing, not by asking for the path: that would also find a name in another case on Windows.
         if any(entry.name == name and (entry.is_folder or is_lost_folder(entry)) for entry in listed):
             if (folder / name).is_symlink():
@@ -80,8 +81,8 @@ def _remove_folder(folder: Path, name: str) -> None:
 
 
 def _folder_files(source: Path, folder: Path) -> Iterator[tuple[str, Path]]:
-    root = os.path.realpath(source)
-    if Path(os.path.realpath(folder)).is_relative_to(root):
+    root = real_path(source)
+    if Path(real_path(folder)).is_relative_to(root):
         raise ModelLoadError(f"{source.name}: it holds the models folder itself")
     for name, entry in tree(str(source), root):
         yield name, _regular(entry, name)
@@ -93,7 +94,7 @@ def _file_files(source: Path) -> Iterator[tuple[str, Path]]:
 
     if not is_onnx(source.name):
         raise ModelLoadError(f"{source.name}: it is not an {ONNX} file")
-    listed = entries(source.parent, os.path.realpath(source.parent))
+    listed = entries(source.parent, real_path(source.parent))
     renamed = {f"{source.stem}.toml": TOML, f"{source.stem}.labels.txt": LABELS}
     for entry in companions_of(listed).get(source.stem, ()):
         if entry.name in renamed:

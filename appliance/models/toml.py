@@ -3,22 +3,27 @@
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, get_args, get_origin
 
 import msgspec
 
 from appliance.errors import ModelLoadError
-from appliance.models.spec import ModelConfig
-from appliance.models.toml_lines import key_lines
+from appliance.models.spec import Batching, ModelConfig
 from appliance.rate_text import rate_fault
+from appliance.toml_lines import key_lines
 
 BACKENDS = ("onnx", "fake", "pipeline")
 """What ``backend`` may be. ``fake`` and ``pipeline`` need no model file."""
 
 MAX_INSTANCES = 64
 MAX_WARMUP_ELEMENTS = 1_000_000_000
+MAX_BUCKETS = 64
+"""Of all lengths together: each combination of them is warmed up."""
 
 _MOST_BYTES = 1 << 50
+_MOST_LENGTH = 1 << 30
+_MOST_AXES = 32
 
 _RANGES: dict[tuple[str, ...], tuple[int, int]] = {
     ("keep_alive_s",): (0, 31_536_000),
@@ -79,9 +84,13 @@ def _syntax(message: str, text: str, filename: str) -> str:
 
 
 def _line(lines: Mapping[_Path, int], path: _Path) -> int:
-    while path and path not in lines:
+    while path:
+        # A table may be there only through what is in it: ``[a.b.c]`` is all there is of ``a.b``.
+        found = next((line for key, line in lines.items() if key[: len(path)] == path), None)
+        if found is not None:
+            return found
         path = path[:-1]
-    return lines.get(path, 1)
+    return 1
 
 
 def _faults(table: Mapping[str, Any], kind: type[msgspec.Struct], at: _Path) -> Iterator[_Fault]:
@@ -96,6 +105,14 @@ def _faults(table: Mapping[str, Any], kind: type[msgspec.Struct], at: _Path) -> 
         wanted = fields[key]
         if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct) and isinstance(value, dict):
             yield from _faults(value, wanted, path)
+            continue
+        inner = get_args(wanted)[1:] if get_origin(wanted) is dict else ()
+        if inner and isinstance(inner[0], type) and issubclass(inner[0], msgspec.Struct) and isinstance(value, dict):
+            for name, table_of in value.items():
+                if isinstance(table_of, dict):
+                    yield from _faults(table_of, inner[0], (*path, name))
+                else:
+                    yield (*path, name), f"'{'.'.join((*path, name))}' must be a table"
             continue
         try:
             msgspec.convert(value, wanted)
@@ -136,6 +153,7 @@ def _range_faults(config: ModelConfig) -> Iterator[_Fault]:
     largest = config.batching.max or 1024
     if any(not 1 <= size <= largest for size in config.batching.preferred_sizes):
         yield ("batching", "preferred_sizes"), f"'batching.preferred_sizes' must each be 1 to {largest}"
+    yield from _pad_faults(config.batching)
     if isinstance(config.versions, list):
         if not config.versions or min(config.versions) < 1:
             yield ("versions",), "'versions' must list version numbers of 1 and up"
@@ -153,6 +171,56 @@ def _range_faults(config: ModelConfig) -> Iterator[_Fault]:
                 f"the warm-up shape of '{name}' has over {MAX_WARMUP_ELEMENTS} elements",
             )
     yield from _pipeline_faults(config)
+
+
+def _pad_faults(batching: Batching) -> Iterator[_Fault]:
+    """What is wrong with ``batching.pad`` whatever the model; ``padding.faults`` holds it against the model."""
+    combinations = 1
+    taken: dict[tuple[str, str, int], str] = {}
+    filled: dict[str, int | float | bool] = {}
+    for name, pad in batching.pad.items():
+        at, key = ("batching", "pad", name), f"batching.pad.{name}"
+        combinations *= len(pad.buckets) or 1
+        if not pad.buckets:
+            yield (*at, "buckets"), f"'{key}' needs 'buckets', a list of sizes"
+        elif not 1 <= pad.buckets[0] <= pad.buckets[-1] <= _MOST_LENGTH or any(
+            a >= b for a, b in pairwise(pad.buckets)
+        ):
+            yield (*at, "buckets"), f"'{key}.buckets' must be rising sizes of 1 and up, not {list(pad.buckets)}"
+        if not pad.inputs:
+            yield (*at, "inputs"), f"'{key}' needs 'inputs', each with its axis"
+        for kind, axes in (("inputs", pad.inputs), ("outputs", pad.outputs)):
+            for tensor, axis in axes.items():
+                owner = taken.setdefault((kind, tensor, axis), name)
+                told = f"'{key}.{kind}': the axis of '{tensor}'"
+                if not 1 <= axis <= _MOST_AXES:
+                    yield (*at, kind, tensor), f"{told} must be 1 to {_MOST_AXES}; 0 is the batch"
+                elif owner != name:
+                    yield (*at, kind, tensor), f"{told} is in 'batching.pad.{owner}' already"
+        for tensor, value in pad.values.items():
+            if isinstance(value, int) and abs(value) > _MOST_BYTES:
+                yield (*at, "values", tensor), f"'{key}.values': the value of '{tensor}' is too large"
+            if tensor not in pad.inputs:
+                yield (*at, "values", tensor), f"'{key}.values' names '{tensor}', which is not in its 'inputs'"
+            elif filled.setdefault(tensor, value) != value:
+                yield (*at, "values", tensor), f"'{key}.values': '{tensor}' is filled with another value already"
+    if combinations > MAX_BUCKETS:
+        words = f"'batching.pad' makes {combinations} combinations of buckets, the most is {MAX_BUCKETS}"
+        yield ("batching", "pad"), words
+    if batching.pad and batching.max == 1:
+        yield ("batching", "pad"), "'batching.pad' is for requests that share a run, but 'batching.max' is 1"
+
+
+def located(message: str, text: str, filename: str) -> str:
+    """A fault that was found later, with its line if it begins with a key of this file, as ``warmup.shapes: …``."""
+    found = re.match(r"([A-Za-z_][\w.-]*): ", message)
+    if found is None:
+        return message
+    path = tuple(found[1].split("."))
+    lines = key_lines(text)
+    if not any(key[:1] == path[:1] for key in lines):
+        return message
+    return f"{filename} line {_line(lines, path)}: {message}"
 
 
 def _pipeline_faults(config: ModelConfig) -> Iterator[_Fault]:

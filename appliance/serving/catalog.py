@@ -15,6 +15,7 @@ from appliance.gate.gate import Gate
 from appliance.models.repository import ModelFolder, Root, scan
 from appliance.serving.events import Events
 from appliance.serving.loader import Loader
+from appliance.serving.pins import Pins
 from appliance.serving.served import ServedModel, ServedVersion
 from appliance.settings import Settings
 
@@ -33,6 +34,7 @@ class Catalog:
         self._client: EngineClient | None = None
         self._loader = Loader(settings, gate, lambda: list(self.models.values()))
         self._load_s = settings.load_timeout_ms / 1000
+        self._pins = Pins(settings.state_folder() / "pinned.json")
         self._todo: dict[str, None] = {}  # names to look at, in order, once each
         self._at: str | None = None  # the name that is worked on
         self._work = asyncio.Event()
@@ -40,13 +42,18 @@ class Catalog:
         self._closing = False
         self._scan_lock = asyncio.Lock()
         self._scanned = False
+        self._short: dict[str, tuple[str, int]] = {}  # model → the device and the bytes that a run of it waits for
+        gate.on_short = self._run_waits
+        gate.memory.movable = self._loader.movable
         self.models: dict[str, ServedModel] = {}
 
     # --- questions -------------------------------------------------------------------------------------------
 
     def model(self, name: str) -> ServedModel:
-        """Raises ModelNotFound."""
+        """Raises ModelNotFound; WarmingUp as long as nobody has looked into the folders yet."""
         model = self.models.get(name)
+        if model is None and not self._scanned:
+            raise WarmingUp("the models folders are being looked at", retry_after_s=1)
         if model is None:
             known = ", ".join(sorted(self.models)[:20]) or "none"
             raise ModelNotFound(f"there is no model '{name[:128]}' (known: {known})", param="model")
@@ -155,6 +162,12 @@ class Catalog:
         self.model(name).wanted = False
         await self._look_at_and_wait(name)
 
+    async def pin(self, name: str, pinned: bool) -> None:
+        """A pinned model makes room for no other one, also after a restart. Raises ModelNotFound."""
+        self.model(name).pinned = pinned
+        await asyncio.to_thread(self._pins.keep, name, pinned)
+        self._events.publish("model", name=name)
+
     async def rescan(self) -> None:
         """Read the folders again and work off what has changed."""
         async with self._scan_lock:
@@ -167,6 +180,7 @@ class Catalog:
         """The appliance ends: whoever waits for a load or an unload is told so."""
         self._closing = True
         self._step.set()
+        self._loader.close()
 
     # --- the engine's comings and goings ---------------------------------------------------------------------
 
@@ -200,6 +214,9 @@ class Catalog:
         """Work off the list for ever."""
         while True:
             client = self._client
+            if self._short and client is not None:
+                await self._make_room(client)
+                continue
             if not self._todo or client is None:
                 self._work.clear()
                 await self._work.wait()
@@ -212,6 +229,20 @@ class Catalog:
                 self._events.publish("model", name=name)
             self._at = None
             self._step.set()
+
+    def _run_waits(self, name: str, device: str, size: int) -> None:
+        """The gate: a run waits for memory that no other run's end will give."""
+        self._short[name] = device, size
+        self._work.set()
+
+    async def _make_room(self, client: EngineClient) -> None:
+        name, (device, size) = self._short.popitem()
+        model = self.models.get(name)
+        try:
+            if model is not None:
+                await self._loader.make_room(model, device, size, client)
+        except Exception:
+            log.exception("internal fault", model=name)
 
     async def _settle(self, model: ServedModel, client: EngineClient) -> None:
         try:
@@ -252,6 +283,7 @@ class Catalog:
             return
         if model is None:
             model = self.models[name] = ServedModel(folder)
+            model.pinned = name in self._pins
         elif model.folder == folder and not model.gone:
             return
         else:

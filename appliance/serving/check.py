@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import subprocess
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -44,7 +46,7 @@ async def check(settings: Settings, folders: Sequence[ModelFolder]) -> AsyncIter
                     yield _pipeline(settings, folder, file.version, None, 0.0)
                     continue
                 if client is None:
-                    process, client = await _engine()
+                    process, client = await start_engine(None, settings.state_folder())
                 try:
                     async with asyncio.timeout(settings.load_timeout_ms / 1000):
                         loaded = await client.load(load_message(settings, folder, file, next(handles)))
@@ -66,13 +68,22 @@ async def check(settings: Settings, folders: Sequence[ModelFolder]) -> AsyncIter
             await asyncio.to_thread(process.wait)
 
 
-async def _engine() -> tuple[subprocess.Popen[bytes], EngineClient]:
-    process, connection = await asyncio.to_thread(
-        start_child, [*paths.program_command(), "engine", "--log-level", "error"]
-    )
+async def start_engine(
+    log: IO[bytes] | None = None, state: Path | None = None
+) -> tuple[subprocess.Popen[bytes], EngineClient]:
+    """An engine of one's own that has said hello; what it prints goes to ``log`` (None: where this process's does).
+    ``state``: the state folder, whose runtime packs it may use.
+
+    Raises EngineDied, ChildDidNotConnect, OSError, or TimeoutError after a minute.
+    """
+    process, connection = await asyncio.to_thread(start_child, paths.engine_command("error", state), None, log)
     client = EngineClient(lambda reason: None)
-    await client.connect(connection)
-    await asyncio.wait_for(asyncio.shield(client.hello), 60)
+    try:
+        await client.connect(connection)
+        await asyncio.wait_for(asyncio.shield(client.hello), 60)
+    except BaseException:
+        process.kill()
+        raise
     return process, client
 
 

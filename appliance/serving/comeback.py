@@ -96,7 +96,8 @@ class Comeback:
             if await drained(self._gate):  # else at the next look
                 self._tries, self._next = self._tries + 1, None
                 log.info("is the device back?", model=name, attempt=self._tries)
-                self._supervisor.kill(f"model '{name}' lost its device; a new engine looks whether it is back")
+                words = f"model '{name}' lost its device; a new engine looks whether it is back"
+                self._supervisor.kill(words, "asked")
                 await gone(self._supervisor, client)
         finally:
             self._gate.release()

@@ -7,7 +7,7 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True):
-    """``kind``: ``status``, ``model``, ``engine``, ``power``."""
+    """``kind``: ``status``, ``model``, ``engine``, ``power``, ``settings``."""
 
     kind: str
     data: dict[str, Any]

@@ -12,11 +12,13 @@ from appliance.engine.client import EngineClient, EngineDied
 from appliance.engine.messages import Known, Load
 from appliance.errors import ApplianceError, InsufficientMemory, ModelNotFound, Overloaded
 from appliance.gate.gate import Gate
+from appliance.models.folder import with_line
 from appliance.models.repository import ModelFile, ModelFolder
 from appliance.models.spec import ModelSpec
 from appliance.pipelines.base import Pipeline, PipelineContext
 from appliance.pipelines.build import build
-from appliance.serving.profiles import Profiles
+from appliance.serving.lessons import Lessons
+from appliance.serving.profiles import Of, Profiles
 from appliance.serving.room import Room
 from appliance.serving.served import ServedModel, ServedVersion
 from appliance.settings import Settings
@@ -34,6 +36,7 @@ class Loader:
         self._settings = settings
         self._room = Room(gate, models, settings.device)
         self._profiles = Profiles(settings.state_folder() / "profiles")
+        self._lessons = Lessons(gate.memory, self._profiles)
         self._gate = gate
         self._handles = itertools.count(1)
 
@@ -78,8 +81,11 @@ class Loader:
                 model.pipeline = self._pipeline(folder, None)
                 version.serves(file, 0, None)
             else:
-                load = functools.partial(self._load, model, folder, file, version, client)
-                await self._room.during(model, folder, file, client, load)
+                of = Of(folder.name, file.fingerprint, self._bounds, client.runtimes)
+                known = await asyncio.to_thread(self._profiles.find, of)
+                load = functools.partial(self._load, model, folder, file, version, client, of, known)
+                warm_up = largest_run(folder, known, self._settings.max_batch)
+                await self._room.during(model, folder, file, client, load, warm_up)
         except EngineDied:
             version.load_deaths += 1
             raise
@@ -93,8 +99,9 @@ class Loader:
             version.refused(error.message, for_now=isinstance(error, Overloaded))
             log.warning("no room", model=model.name, version=file.version, reason=error.message)
         except ApplianceError as error:
-            self._failed(model, version, error.message)
-            log.warning("not served", model=model.name, version=file.version, reason=error.message)
+            words = await asyncio.to_thread(with_line, folder, error.message)
+            self._failed(model, version, words)
+            log.warning("not served", model=model.name, version=file.version, reason=words)
 
     async def _load(
         self,
@@ -103,12 +110,11 @@ class Loader:
         file: ModelFile,
         version: ServedVersion,
         client: EngineClient,
+        of: Of,
+        known: Known | None,
     ) -> None:
         handle, old = next(self._handles), version.handle
         message = load_message(self._settings, folder, file, handle)
-        bounds = f"{self._settings.device} {self._settings.max_batch}"
-        profile = (folder.name, file.fingerprint, bounds, client.runtimes)
-        known = await asyncio.to_thread(self._profiles.find, *profile)
         async with asyncio.timeout(self._settings.load_timeout_ms / 1000):
             loaded = await client.load(
                 msgspec.structs.replace(message, known=known, memory_limit=self._limit(folder, file, client))
@@ -118,19 +124,42 @@ class Loader:
         except ApplianceError:
             await client.unload(handle)
             raise
-        found = Known(loaded.spec.device, loaded.spec.max_batch, loaded.costs, loaded.warmup_notes)
+        found = Known(
+            loaded.spec.device, loaded.spec.max_batch, loaded.costs, loaded.warmup_notes, loaded.spec.good_batch
+        )
         if loaded.costs and found != known:
-            await asyncio.to_thread(self._profiles.keep, *profile, found)
+            await asyncio.to_thread(self._profiles.keep, of, found)
+        learned = await asyncio.to_thread(self._profiles.learned, of)
         version.serves(file, handle, loaded.spec)
         version.load_ms, version.warmup_ms = loaded.load_ms, loaded.warmup_ms
         version.memory_bytes = loaded.memory_bytes
-        self._gate.memory.loaded((model.name, file.version), loaded.spec, loaded.memory_bytes, loaded.costs)
-        self._gate.queue(model.name, file.version).attach(client, handle, loaded.spec)
+        key = (model.name, file.version)
+        self._gate.memory.loaded(
+            key, loaded.spec, loaded.memory_bytes, loaded.costs, loaded.held_bytes, learned=learned
+        )
+        self._lessons.serves(key, of)
+        self._gate.queue(*key).attach(client, handle, loaded.spec)
         log.info("served", model=model.name, version=file.version, device=loaded.spec.device)
         if loaded.spec.degraded:
             log.warning("not on the device asked for", model=model.name, reason=loaded.spec.degraded)
         if old:
             await client.unload(old)
+
+    @property
+    def _bounds(self) -> str:
+        return f"{self._settings.device} {self._settings.max_batch}"
+
+    def movable(self, model: str, device: str) -> int:
+        """See ``Room.movable``."""
+        return self._room.movable(model, device)
+
+    async def make_room(self, model: ServedModel, device: str, size: int, client: EngineClient) -> None:
+        """Idle models leave for a run of ``model`` that no other run's end would ever make room for."""
+        await self._room.for_run(model, device, size, client)
+
+    def close(self) -> None:
+        """The program ends: what was learned is kept."""
+        self._lessons.flush()
 
     def _limit(self, folder: ModelFolder, file: ModelFile, client: EngineClient) -> int | None:
         """The budget of the GPU it comes to, as a bound for the runtime's own allocator."""
@@ -177,6 +206,14 @@ class Loader:
         return build(
             PipelineContext(folder.name, folder.config.pipeline, spec, folder.labels, self._settings.max_pixels)
         )
+
+
+def largest_run(folder: ModelFolder, known: Known | None, max_batch: int) -> int:
+    """What the largest run of a warm-up takes, as far as that is known before it; else 0."""
+    memory = folder.config.memory
+    if memory.run_bytes is not None or memory.item_bytes is not None:
+        return (memory.run_bytes or 0) + (memory.item_bytes or 0) * (folder.config.batching.max or max_batch)
+    return max((point.size for point in known.costs), default=0) if known is not None else 0
 
 
 def load_message(settings: Settings, folder: ModelFolder, file: ModelFile, handle: int) -> Load:

@@ -1,35 +1,36 @@
-"""The gate's ends, counted for Prometheus."""
+"""The gate's ends, counted for Prometheus and the status."""
 
-from typing import Any
+import time
+from collections.abc import Callable
 
+from appliance.errors import Cancelled
 from appliance.gate.ticket import Ticket
 from appliance.metrics import Metrics
+from appliance.model_metrics import Fault
 
 
 class MetricsObserver:
-    """Gate → metrics."""
+    """Gate → metrics. ``on_error`` is told of each request that ended with one."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._children: dict[tuple[str, str, str], Any] = {}
+        self._meter = metrics.by_model.meter
+        self.on_error: Callable[[Ticket], None] = lambda ticket: None
 
     def request_ended(self, ticket: Ticket) -> None:
-        m, model, version = self._metrics, ticket.model, ticket.version
-        code = ticket.error.code if ticket.error else "ok"
-        self._child(m.requests, model, version, code).inc()
+        meter = self._meter(ticket.model, ticket.version)
         if ticket.error is None:
-            self._child(m.request_seconds, model, version, "").observe(ticket.finished - ticket.created)
-            self._child(m.queue_seconds, model, version, "").observe(ticket.started - ticket.created)
+            meter.ended("ok")
+            took = ticket.finished - ticket.created
+            meter.request_seconds.add(took)
+            meter.latency.add(took)
+            meter.queue_seconds.add(ticket.started - ticket.created)
+        else:
+            meter.ended(ticket.error.code)
+            if not isinstance(ticket.error, Cancelled):  # that the caller went away is no fault of the model
+                meter.fault = Fault(time.time(), ticket.error.code, ticket.error.message)
+            self.on_error(ticket)
 
     def batch_ended(self, model: str, version: str, rows: int, run_ns: int) -> None:
-        self._child(self._metrics.run_seconds, model, version, "").observe(run_ns / 1e9)
-        self._child(self._metrics.batch_rows, model, version, "").observe(rows)
-
-    def _child(self, metric: Any, model: str, version: str, code: str) -> Any:
-        """The metric's child; looking it up by its labels each time would cost more than counting."""
-        key = (f"{id(metric)}/{code}", model, version)
-        child = self._children.get(key)
-        if child is None:
-            child = metric.labels(model, version, code) if code else metric.labels(model, version)
-            self._children[key] = child
-        return child
+        meter = self._meter(model, version)
+        meter.run_seconds.add(run_ns / 1e9)
+        meter.batch_rows.add(rows)

@@ -6,6 +6,7 @@ from typing import Protocol
 import structlog
 
 from appliance.engine.client import EngineDied
+from appliance.engine.supervisor import Cause
 from appliance.gate.gate import Gate
 from appliance.serving.events import Events
 
@@ -28,7 +29,7 @@ class Keeper(Protocol):
     @property
     def client(self) -> Checkable | None: ...
 
-    def kill(self, reason: str) -> None: ...
+    def kill(self, reason: str, cause: Cause = "hang") -> None: ...
 
 
 class Resume:
@@ -48,6 +49,7 @@ class Resume:
         self._events.publish("power", slept_s=round(slept_s), state="checking")
         self._notes.append(words)
         self._gate.hold()
+        self._gate.woke()
         try:
             state = await self._check(self._supervisor.client)
         finally:

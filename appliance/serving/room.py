@@ -1,6 +1,7 @@
 """Room for a model that is to be loaded: idle models leave, it is booked, or refused with the arithmetic."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Protocol
@@ -50,8 +51,12 @@ class Room:
         file: ModelFile,
         engine: Engine,
         load: Callable[[], Awaitable[None]],
+        warm_up: int = 0,
     ) -> None:
         """``load`` with its room booked on the device that it will come to, so that no run starts into it.
+
+        ``warm_up``: what its largest run is known to take beside the weights. It is booked too, as far as the device
+        has it; models leave for the weights only.
 
         A load that runs out of memory all the same is tried again as long as idle models can leave for it. Raises
         what ``load`` does; InsufficientMemory, with the arithmetic, for what does not fit; Overloaded where busy
@@ -65,7 +70,7 @@ class Room:
             learned, until = self._learned.get(file_key, (0, 0.0))
             size = max(estimate, learned if self._gate.clock() < until else 0)
             await self._make(model, device, size, engine)
-            await self._book(file_key, ledger, size)
+            await self._book(file_key, ledger, size, warm_up)
             try:
                 await load()
                 engine.ping()  # a reading with the new model in it
@@ -77,6 +82,7 @@ class Room:
                 self._learned[file_key] = (least, self._gate.clock() + _BELIEVED_S)
             finally:
                 ledger.end(file_key)
+                self._gate.memory.disturbed(device)
                 self._gate.more_room()
 
     async def _make(self, model: ServedModel, device: str, size: int, engine: Engine) -> None:
@@ -91,19 +97,34 @@ class Room:
             await engine.unload(handle)
             gate.memory.unloaded((other.name, number))
 
-    async def _book(self, key: tuple[str, str], ledger: Ledger, size: int) -> None:
+    async def for_run(self, model: ServedModel, device: str, size: int, engine: Engine) -> None:
+        """Idle models leave for a run of ``model``. Where none may, it waits on: busy ones end, a keep-alive too."""
+        with contextlib.suppress(InsufficientMemory, Overloaded):
+            await self._make(model, device, size, engine)
+            self._gate.more_room()
+
+    def movable(self, model: str, device: str) -> int:
+        """The weights on a device that may leave at some time for a run of ``model``."""
+        found = _movable(self._gate, self._models(), model, device, self._gate.clock())
+        return sum(weight for _, _, weight, _ in found)
+
+    async def _book(self, key: tuple[str, str], ledger: Ledger, size: int, warm_up: int) -> None:
         """Runs in flight may have the room yet: they end, and no others start into it. It goes before what waits:
         that may be waiting for this very model.
         """
         gate, waited, longest = self._gate, 0.0, self._gate.limits.run_timeout_ms / 1000
+
+        def wanted() -> int:
+            return max(size, min(size + warm_up, ledger.capacity - ledger.weights))
+
         try:
-            while not ledger.fits(key, size, first=True):
+            while not ledger.fits(key, wanted(), first=True):
                 if waited >= longest:
                     raise Overloaded("runs hold the memory that it needs", retry_after_s=5)
-                ledger.reserve(key, size)
+                ledger.reserve(key, wanted())
                 await asyncio.sleep(_LOOK_EVERY_S)
                 waited += _LOOK_EVERY_S
-            ledger.start(key, size)
+            ledger.start(key, wanted())
         finally:
             if ledger.release(key):
                 gate.more_room()
@@ -149,15 +170,15 @@ def leavers(
     """The idle versions that have to leave so that ``size`` bytes fit, the longest unused first; [] if it fits as it
     is. What runs hold does not count: they end.
 
-    Never one that is required, has requests, or was used within its keep-alive. Raises InsufficientMemory with the
-    arithmetic if it does not fit beside the required models; Overloaded if only those that are busy, kept alive, or
-    of other programs are in its way.
+    Never one that is required or pinned, has requests, or was used within its keep-alive. Raises InsufficientMemory
+    with the arithmetic if it does not fit beside the required and pinned models; Overloaded if only those that are
+    busy, kept alive, or of other programs are in its way.
     """
     ledger = gate.memory.ledger(device)
     room = ledger.capacity - ledger.weights
     if not ledger.known or size <= room:
         return []
-    movable = sorted(_movable(gate, models, own, device, now), key=lambda entry: entry[0])
+    movable = sorted(_movable(gate, models, own.name, device, now), key=lambda entry: entry[0])
     chosen: list[Sleeper] = []
     idle = 0
     for _, busy, weight, sleeper in movable:
@@ -176,12 +197,15 @@ def leavers(
 
 
 def _movable(
-    gate: Gate, models: Iterable[ServedModel], own: ServedModel, device: str, now: float
+    gate: Gate, models: Iterable[ServedModel], own: str, device: str, now: float
 ) -> Iterable[tuple[float, bool, int, Sleeper]]:
     """(last used, busy or kept alive, weight, which) of each that may ever leave."""
+    models = list(models)
+    pinned = [model for model in models if model.pinned]
+    stay = {own, *(m.name for m in pinned), *(part for m in pinned if m.pipeline for part in m.pipeline.parts)}
     for model in models:
         config = model.folder.config
-        if model is own or config.required or not model.wanted:
+        if model.name in stay or config.required or not model.wanted:
             continue
         for number, version in model.versions.items():
             queue = gate.queues.get((model.name, number))

@@ -92,12 +92,13 @@ class ServedVersion:
 
 class ServedModel:
     """One model. ``wanted``: it should be loaded (its ``load`` key, or what the API last said); ``gone``: it is no
-    longer in the folder."""
+    longer in the folder; ``pinned``: once loaded, it makes room for nobody."""
 
     def __init__(self, folder: ModelFolder) -> None:
         self.folder = folder
         self.wanted = folder.config.load != "manual"
         self.gone = False
+        self.pinned = False
         self.versions = {file.version: self._new(file) for file in folder.files}
         self.pipeline: Pipeline | None = None
 
@@ -143,8 +144,8 @@ class ServedModel:
 
     def newest_ready(self) -> ServedVersion | None:
         """The highest version that serves."""
-        ready = [v for v in self.versions.values() if v.ready]
-        return max(ready, key=lambda v: int(v.file.version), default=None)
+        ready = [v for v in self.versions.values() if v.state == "READY"]
+        return ready[0] if len(ready) == 1 else max(ready, key=lambda v: int(v.file.version), default=None)
 
     @property
     def settled(self) -> bool:

@@ -1,7 +1,7 @@
 """The JSON of ``/api/status``: one picture of everything, for tray, dashboard, scripts and people."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +12,9 @@ from appliance.gate.budget import Ledger
 from appliance.gate.gate import Gate
 from appliance.metrics import Metrics
 from appliance.serving.catalog import Catalog
-from appliance.serving.served import ServedModel
+from appliance.serving.history import History, MemoryReading, Reading
+from appliance.serving.served import ServedModel, ServedVersion
+from appliance.serving.traffic import Figures, Traffic
 from appliance.settings import Settings
 from appliance.system.devices import DeviceReading
 
@@ -23,6 +25,10 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
     """All figures in bytes."""
     return {
         "known": ledger.known,
+        "total": ledger.total,
+        "ours": ledger.ours,
+        "free": ledger.free,
+        "reserve": ledger.total - ledger.ceiling,
         "capacity": ledger.capacity,
         "ceiling": ledger.ceiling,
         "weights": ledger.weights,
@@ -35,9 +41,19 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
     }
 
 
+def _by_model(ledger: Ledger) -> dict[str, int]:
+    """What the weights of each model take, all its versions together."""
+    found: dict[str, int] = {}
+    for key, size in ledger.models.items():
+        name = key[0] if isinstance(key, tuple) else str(key)
+        found[name] = found.get(name, 0) + size
+    return found
+
+
 class Status:
     """Collects the picture when asked. ``read_devices`` is asked at most once a second; ``address`` is set when
-    the port is known; ``notes`` are standing remarks (a log folder that cannot be written)."""
+    the port is known; ``notes`` are standing remarks (a log folder that cannot be written); ``restart_needed`` names
+    the settings whose change counts after the next start."""
 
     def __init__(
         self,
@@ -45,9 +61,8 @@ class Status:
         catalog: Catalog,
         gate: Gate,
         supervisor: Supervisor,
-        metrics: Metrics,
         read_devices: Callable[[int | None], list[DeviceReading]],
-        host_memory: Callable[[], int],
+        metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
@@ -55,24 +70,24 @@ class Status:
         self._supervisor = supervisor
         self._metrics = metrics
         self._read_devices = read_devices
-        self._host_memory = host_memory
         self._devices: list[DeviceReading] = []
         self._devices_at = 0.0
         self._started = time.time()
         self._was_ready = False
         self.address = ""
         self.notes: list[str] = []
+        self.restart_needed: list[str] = []
+        self.traffic = Traffic(lambda: metrics.by_model.meters, gate.clock)
+        self.history = History(self.traffic, self._reading, time.time)
 
     def __call__(self) -> dict[str, Any]:
         """See ``docs/api.md`` for the keys."""
         gate, supervisor = self._gate, self._supervisor
-        now = time.monotonic()
-        if now - self._devices_at > _DEVICES_EVERY_S:
-            self._devices, self._devices_at = self._read_devices(supervisor.pid), now
-        models = [self._model(m) for _, m in sorted(self._catalog.models.items())]
+        figures, all_together = self.traffic.figures()
+        models = [self._model(m, figures) for _, m in sorted(self._catalog.models.items())]
         degraded = [v["device_reason"] for m in models for v in m["versions"] if v["device_reason"]]
         client = supervisor.client
-        status = {
+        return {
             "name": "inference-appliance",
             "version": __version__,
             "state": self._state(bool(degraded)),
@@ -83,7 +98,7 @@ class Status:
                 "running": self._running_device(models),
                 "reason": degraded[0] if degraded else None,
             },
-            "devices": [msgspec.to_builtins(d) for d in self._devices],
+            "devices": [msgspec.to_builtins(d) for d in self.devices()],
             "engine": {
                 "state": supervisor.state,
                 "pid": supervisor.pid,
@@ -94,16 +109,46 @@ class Status:
                 "runtimes": supervisor.hello.runtimes if supervisor.hello else {},
                 "providers": list(supervisor.hello.providers) if supervisor.hello else [],
             },
-            "memory": {device: _ledger(ledger) for device, ledger in gate.memory.ledgers.items()},
+            "memory": {
+                device: {**_ledger(ledger), "models": _by_model(ledger)}
+                for device, ledger in gate.memory.ledgers.items()
+            },
             "queue": {"waiting": gate.waiting, "running": gate.running, "paused": gate.paused},
+            "traffic": {
+                **msgspec.to_builtins(all_together),
+                "errors": self._metrics.refusals(),
+            },
             "models": models,
+            "restart_needed": self.restart_needed,
             "notes": self.notes,
         }
-        self._gauges(models, len(degraded))
-        return status
+
+    def devices(self) -> list[DeviceReading]:
+        """The devices, as they were at most a second ago."""
+        now = time.monotonic()
+        if now - self._devices_at > _DEVICES_EVERY_S:
+            self._devices, self._devices_at = self._read_devices(self._supervisor.pid), now
+        return self._devices
+
+    def _figures(
+        self, name: str, version: ServedVersion, figures: Mapping[tuple[str, str], Figures]
+    ) -> dict[str, Any]:
+        """What a version costs and how it does."""
+        key = (name, version.file.version)
+        queue, meter = self._gate.queues.get(key), self._metrics.by_model.meters.get(key)
+        source, points = self._gate.memory.told(key)
+        runs = queue.stats.execution_count if queue else 0
+        return {
+            "backend": version.spec.backend if version.spec else None,
+            "instances": version.spec.config.instances if version.spec else 0,
+            "mean_batch": round(queue.stats.inference_count / runs, 2) if queue and runs else None,
+            "cost": {"source": source, "runs": [{"batch": batch, "bytes": size} for batch, size in points]},
+            **msgspec.to_builtins(figures.get(key) or Figures()),
+            "last_error": meter.fault._asdict() if meter and meter.fault else None,
+        }
 
     def _state(self, degraded: bool) -> str:
-        if self._gate.closing:
+        if self._gate.draining:
             return "stopped"
         if self._gate.paused:
             return "paused"
@@ -119,13 +164,19 @@ class Status:
         used = {v["device"] for m in models for v in m["versions"] if v["device"]}
         return ", ".join(sorted(used, reverse=True)) or None
 
-    def _model(self, model: ServedModel) -> dict[str, Any]:
+    def _reading(self) -> Reading:
+        ledgers = self._gate.memory.ledgers.items()
+        memory = {d: MemoryReading(ledger.total, ledger.ours, ledger.others) for d, ledger in ledgers if ledger.known}
+        return Reading(self._gate.waiting, self._gate.running, sum(self._metrics.refusals().values()), memory)
+
+    def _model(self, model: ServedModel, figures: Mapping[tuple[str, str], Figures]) -> dict[str, Any]:
         versions = []
         for number, version in model.versions.items():
             queue, spec = self._gate.queues.get((model.name, number)), version.spec
             loaded = spec if version.ready else None
             versions.append(
                 {
+                    **self._figures(model.name, version, figures),
                     "version": number,
                     "state": version.state,
                     "error": version.error,
@@ -149,31 +200,11 @@ class Status:
             "wanted": model.wanted,
             "required": model.folder.config.required,
             "embedded": model.folder.read_only,
+            "pinned": model.pinned,
+            "asleep": model.asleep,
+            "parts": list(model.pipeline.parts) if model.pipeline else [],
             "task": model.pipeline.task if model.pipeline else None,
             "error": model.error,
             "notes": list(model.folder.notes),
             "versions": versions,
         }
-
-    def _gauges(self, models: list[dict[str, Any]], degraded: int) -> None:
-        m, states = self._metrics, [v["state"] for model in models for v in model["versions"]]
-        for state in ("READY", "LOADING", "UNAVAILABLE"):
-            m.models.labels(state).set(states.count(state))
-        m.waiting.set(self._gate.waiting)
-        m.running.set(self._gate.running)
-        m.ready.set(self._catalog.ready())
-        m.engine_up.set(self._supervisor.client is not None)
-        m.engine_restarts.set(self._supervisor.restarts)
-        m.degraded.set(degraded)
-        m.host_memory.set(self._host_memory())
-        if self._supervisor.client and self._supervisor.client.memory_bytes:
-            m.engine_memory.set(self._supervisor.client.memory_bytes)
-        for name, ledger in self._gate.memory.ledgers.items():
-            for kind in ("capacity", "weights", "in_flight", "reserved", "others"):
-                m.ledger.labels(name, kind).set(getattr(ledger, kind))
-            m.out_of_memory.labels(name).set(ledger.out_of_memory)
-        for device in self._devices:
-            if device.memory_total is not None:
-                m.device_memory.labels(device.id, "total").set(device.memory_total)
-            if device.memory_used is not None:
-                m.device_memory.labels(device.id, "used").set(device.memory_used)

@@ -7,16 +7,14 @@ libraries. ONNX Runtime itself only says that it fell back, and its log names at
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
+from appliance.system.cuda_needs import CUDA, file_name, least_driver, libraries
+
 EXTRA = "cuda"
 """The extra of this package that brings the GPU build with its libraries."""
-
-_LEAST_CAPABILITY = {12: (5, 0), 13: (7, 5)}  # the oldest GPUs that a major version of CUDA has code for
-_CUFFT = {12: 11, 13: 12}  # cuFFT counts apart from CUDA
-_CURAND = 10
 
 # cuda.h, CUresult
 _NO_DEVICE, _STUB, _MISMATCH, _NOT_ON_DEVICE = 100, 34, 803, 804
@@ -24,10 +22,16 @@ _NO_DEVICE, _STUB, _MISMATCH, _NOT_ON_DEVICE = 100, 34, 803, 804
 _DEEPEST = 5  # libraries that need libraries; beyond that a loop of names is more likely than a cause
 
 
+Part = Literal["build", "driver", "device", "CUDA", "cuDNN", "provider", "start"]
+"""What a finding is about: the build of ONNX Runtime, the driver, the card, libraries of CUDA or cuDNN, what else
+the provider needs, or nothing of these (all is in place)."""
+
+
 class CudaFinding(msgspec.Struct, frozen=True, kw_only=True):
     """`reason` is one line for a person. Where it is about a library or a version: which, wanted and found."""
 
     reason: str
+    part: Part
     library: str | None = None
     wanted: str | None = None
     found: str | None = None
@@ -67,6 +71,10 @@ class Loader(Protocol):
         """The names of the libraries that a Windows library needs."""
         ...
 
+    def lacks(self, name: str, user: Path) -> str | None:
+        """The first function that the Windows library `user` wants of the library `name` and that it has not."""
+        ...
+
     def variable(self, name: str) -> str | None:
         """An environment variable."""
         ...
@@ -80,14 +88,17 @@ def why_not_cuda(
     cudnn_major: int = 9,
     device: int = 0,
     error: str | None = None,
+    cure: str | None = None,
 ) -> CudaFinding:
     """Why a session that was asked for CUDA device `device` has no CUDA.
 
     `provider` is the file of ONNX Runtime's CUDA provider (None: its package has none). The majors are what
-    that build wants. `error` is what ONNX Runtime said, for the case that all is in place.
+    that build wants. `error` is what ONNX Runtime said, for the case that all is in place. `cure` is what to do
+    about a library of CUDA or cuDNN that is missing; None: "install …".
     """
     if provider is None or not provider.exists():
         return CudaFinding(
+            part="build",
             reason="the CPU build of ONNX Runtime is installed; "
             f"for CUDA install the extra '{EXTRA}' (onnxruntime-gpu) in its place",
             library="onnxruntime",
@@ -97,37 +108,47 @@ def why_not_cuda(
     return (
         _driver_fault(loader, cuda_major)
         or _device_fault(loader, cuda_major, device)
-        or _provider_fault(loader, provider, cuda_major, cudnn_major)
-        or _library_fault(loader, cuda_major, cudnn_major)
+        or _provider_fault(loader, provider, cuda_major, cudnn_major, cure)
+        or _library_fault(loader, cuda_major, cudnn_major, cure)
+        or _version_fault(loader, provider, cure)
         or CudaFinding(
+            part="start",
             reason="the driver, the device and the libraries are in place, but ONNX Runtime did not start CUDA"
-            + (f": {_one_line(error)}" if error else "; the engine's log has its message")
+            + (f": {_one_line(error)}" if error else "; the engine's log has its message"),
         )
     )
 
 
 def _driver_fault(loader: Loader, cuda_major: int) -> CudaFinding | None:
     name = "nvcuda.dll" if loader.windows else "libcuda.so.1"
-    driver = loader.driver()
+    driver, least = loader.driver(), least_driver(loader.windows, cuda_major)
+    newer = f"install driver {least} or newer" if least else "install a newer driver"
     if driver.missing is not None:
         return CudaFinding(
-            reason=f"no NVIDIA driver is installed ({name} was not found)", library=name, wanted=f"CUDA {cuda_major}"
+            part="driver",
+            reason=f"no NVIDIA driver is installed ({name} was not found); {newer}",
+            library=name,
+            wanted=f"CUDA {cuda_major}",
         )
     if driver.hung:
         return CudaFinding(
-            reason="the NVIDIA driver does not answer; restart the computer or install the driver anew", library=name
+            part="driver",
+            reason="the NVIDIA driver does not answer; restart the computer or install the driver anew",
+            library=name,
         )
     if driver.version is not None and driver.version < cuda_major * 1000:
         found = f"{driver.version // 1000}.{driver.version % 1000 // 10}"
         return CudaFinding(
+            part="driver",
             reason=f"the NVIDIA driver is too old: it runs CUDA {found} at most, CUDA {cuda_major}.0 is needed; "
-            "install a newer driver",
+            f"{newer}",
             library=name,
             wanted=f"{cuda_major}.0",
             found=found,
         )
     if driver.init in (_STUB, _MISMATCH, _NOT_ON_DEVICE):
         return CudaFinding(
+            part="driver",
             reason=f"{name} does not fit the running NVIDIA driver (error {driver.init}); "
             "restart the computer after a driver update",
             library=name,
@@ -141,22 +162,28 @@ def _device_fault(loader: Loader, cuda_major: int, device: int) -> CudaFinding |
     shown = "" if hidden is None else f" (CUDA_VISIBLE_DEVICES is '{hidden}')"
     count = len(driver.capabilities)
     if driver.init not in (None, 0, _NO_DEVICE):
-        return CudaFinding(reason=f"the NVIDIA driver did not start (error {driver.init}){shown}")
+        return CudaFinding(part="driver", reason=f"the NVIDIA driver did not start (error {driver.init}){shown}")
     if count == 0:
         if hidden is not None:
             return CudaFinding(
-                reason=f"CUDA_VISIBLE_DEVICES is '{hidden}', which hides every NVIDIA device from this program"
+                part="device",
+                reason=f"CUDA_VISIBLE_DEVICES is '{hidden}', which hides every NVIDIA device from this program",
             )
-        return CudaFinding(reason="the NVIDIA driver is installed, but it finds no device")
+        return CudaFinding(part="device", reason="the NVIDIA driver is installed, but it finds no device")
     if not 0 <= device < count:
         there = "only cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
         return CudaFinding(
-            reason=f"there is no device cuda:{device}, {there}{shown}", wanted=f"cuda:{device}", found=there
+            part="device",
+            reason=f"there is no device cuda:{device}, {there}{shown}",
+            wanted=f"cuda:{device}",
+            found=there,
         )
-    capability, least = driver.capabilities[device], _LEAST_CAPABILITY.get(cuda_major, (0, 0))
+    capability = driver.capabilities[device]
+    least = CUDA[cuda_major].capability if cuda_major in CUDA else (0, 0)
     if capability < least:
         have, need = (".".join(map(str, pair)) for pair in (capability, least))
         return CudaFinding(
+            part="device",
             reason=f"cuda:{device} is too old for CUDA {cuda_major}: "
             f"it has compute capability {have}, {need} is needed",
             wanted=need,
@@ -165,17 +192,43 @@ def _device_fault(loader: Loader, cuda_major: int, device: int) -> CudaFinding |
     return None
 
 
-def _provider_fault(loader: Loader, provider: Path, cuda_major: int, cudnn_major: int) -> CudaFinding | None:
+def _provider_fault(
+    loader: Loader, provider: Path, cuda_major: int, cudnn_major: int, cure: str | None
+) -> CudaFinding | None:
     """The provider does not load: which library is to blame."""
     error = loader.load(str(provider))
     if error is None:
         return None
-    library = _blame_windows(loader, provider) if loader.windows else _blame_posix(error)
-    if library is None:
-        return CudaFinding(
-            reason=f"ONNX Runtime's CUDA provider does not load: {_without_folders(error)}", library=provider.name
-        )
-    return _missing(loader, library, cuda_major, cudnn_major)
+    library = missing_dependency(loader, provider, error)
+    if library is not None:
+        return _missing(loader, library, cuda_major, cudnn_major, cure)
+    other = _version_fault(loader, provider, cure)
+    if other is not None:
+        return other
+    return CudaFinding(
+        part="provider",
+        reason=f"ONNX Runtime's CUDA provider does not load: {without_folders(error)}",
+        library=provider.name,
+    )
+
+
+def _version_fault(loader: Loader, provider: Path, cure: str | None) -> CudaFinding | None:
+    """A library of the wanted name that has not what the provider wants of it."""
+    for name in loader.imports(provider) if loader.windows else ():
+        function = loader.lacks(name, provider)
+        if function is not None:
+            return CudaFinding(
+                part=_product(name) or "provider",
+                reason=f"{name} is of another version than ONNX Runtime needs (it has no {function}); "
+                + (cure or "put the right file in its place"),
+                library=name,
+            )
+    return None
+
+
+def missing_dependency(loader: Loader, file: Path, error: str) -> str | None:
+    """The library for want of which `file` does not load, from what the loader said; None if that is not why."""
+    return _blame_windows(loader, file) if loader.windows else _blame_posix(error)
 
 
 def _blame_posix(error: str) -> str | None:
@@ -196,50 +249,51 @@ def _blame_windows(loader: Loader, file: Path, depth: int = 0) -> str | None:
     return None
 
 
-def _library_fault(loader: Loader, cuda_major: int, cudnn_major: int) -> CudaFinding | None:
+def _library_fault(loader: Loader, cuda_major: int, cudnn_major: int, cure: str | None) -> CudaFinding | None:
     """The provider loads, but some libraries are loaded only when the first model needs them."""
-    for name in needed_libraries(loader.windows, cuda_major, cudnn_major):
-        if loader.load(name) is not None:
-            return _missing(loader, name, cuda_major, cudnn_major)
+    for wanted in libraries("onnx", loader.windows, cuda_major, cudnn_major):
+        error = loader.load(wanted.name)
+        if error is not None:
+            place = loader.locate(wanted.name)
+            library = place and missing_dependency(loader, place, error)
+            return _missing(loader, library or wanted.name, cuda_major, cudnn_major, cure)
     return None
 
 
-def needed_libraries(windows: bool, cuda_major: int, cudnn_major: int) -> list[str]:
-    """The libraries of CUDA and cuDNN that the provider uses, by the names it looks for."""
-    parts = [("cudart", cuda_major), ("cublasLt", cuda_major), ("cublas", cuda_major), ("curand", _CURAND)]
-    if cuda_major in _CUFFT:
-        parts.append(("cufft", _CUFFT[cuda_major]))
-    parts.append(("cudnn", cudnn_major))
-    return [_file_name(windows, stem, major) for stem, major in parts]
+_NAME = re.compile(r"(?:lib)?([a-zA-Z_]+?)(?:64)?(?:_|\.so\.)(\d+)(?:_0)?(?:\.dll)?")
+"""A library's stem and the number in its name."""
 
 
-def _file_name(windows: bool, stem: str, major: int) -> str:
-    return f"{stem}64_{major}.dll" if windows else f"lib{stem}.so.{major}"
-
-
-def _missing(loader: Loader, library: str, cuda_major: int, cudnn_major: int) -> CudaFinding:
-    parts = re.fullmatch(r"(?:lib)?([a-zA-Z_]+?)(?:64)?(?:_|\.so\.)(\d+)(?:\.dll)?", library)
-    if parts is None:
-        return CudaFinding(reason=_plain(library), library=library)
-    stem, major = parts[1], int(parts[2])
+def _product(library: str) -> Literal["CUDA", "cuDNN"] | None:
+    """What NVIDIA's library of this name is part of; None if it is none of theirs."""
+    parts = _NAME.fullmatch(library)
+    stem = parts[1] if parts else ""
     if stem.startswith("cudnn"):
-        product, wanted = "cuDNN", cudnn_major
-    elif stem.startswith(("cu", "nvrtc", "nvJitLink")):
-        product, wanted = "CUDA", cuda_major
-    else:
-        return CudaFinding(reason=_plain(library), library=library)
-    other = None if stem == "curand" else _other_major(loader, stem, major)  # the same in many majors of CUDA
+        return "cuDNN"
+    return "CUDA" if stem.startswith(("cu", "nvrtc", "nvJitLink")) else None
+
+
+def _missing(loader: Loader, library: str, cuda_major: int, cudnn_major: int, cure: str | None) -> CudaFinding:
+    parts, product = _NAME.fullmatch(library), _product(library)
+    if parts is None or product is None:
+        return CudaFinding(part="provider", reason=_plain(library), library=library)
+    stem, major = parts[1], int(parts[2])
+    wanted = cudnn_major if product == "cuDNN" else cuda_major
+    then = cure or f"install {product} {wanted} or the extra '{EXTRA}'"
+    # curand is the same in many majors of CUDA; the numbers of the nv… ones are no majors on Windows
+    other = None if stem == "curand" or stem.startswith("nv") else _other_major(loader, stem, major)
     if other is not None:
-        found = f"{product} {other + wanted - major}"  # cuFFT's own number moves with CUDA's
+        found = other + wanted - major  # cuFFT's own number moves with CUDA's
         return CudaFinding(
-            reason=f"{product} {wanted} is needed ({library}), but {found} was found; "
-            f"install {product} {wanted} or the extra '{EXTRA}'",
+            part=product,
+            reason=f"{product} {wanted} is needed ({library}), but {product} {found} was found; {then}",
             library=library,
             wanted=str(wanted),
-            found=str(other + wanted - major),
+            found=str(found),
         )
     return CudaFinding(
-        reason=f"{library} ({product} {wanted}) was not found; install {product} {wanted} or the extra '{EXTRA}'",
+        part=product,
+        reason=f"{library} ({product} {wanted}) was not found; {then}",
         library=library,
         wanted=str(wanted),
     )
@@ -248,7 +302,7 @@ def _missing(loader: Loader, library: str, cuda_major: int, cudnn_major: int) ->
 def _other_major(loader: Loader, stem: str, major: int) -> int | None:
     """Another major version of the library on the search path, the nearest first."""
     for other in (major - 1, major + 1, major - 2, major - 3):
-        if other > 0 and loader.load(_file_name(loader.windows, stem, other)) is None:
+        if other > 0 and loader.load(file_name(loader.windows, stem, other)) is None:
             return other
     return None
 
@@ -260,9 +314,9 @@ def _plain(library: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return _without_folders(" ".join(text.split()))[:300]
+    return without_folders(" ".join(text.split()))[:300]
 
 
-def _without_folders(text: str) -> str:
+def without_folders(text: str) -> str:
     """Paths of this machine are nobody's business in an answer: only the last part stays."""
     return re.sub(r"(?:[A-Za-z]:)?[\\/](?:[^\\/\s:'\"]+[\\/])+([^\\/\s:'\"]+)", r"\1", text)

@@ -3,6 +3,7 @@
 Loading a library runs its code, so all of this belongs in the engine's process, where CUDA has just failed.
 """
 
+import contextlib
 import ctypes
 import os
 import struct
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from appliance.system import pe
 from appliance.system.cuda import Driver
 
 _PATIENCE = 10.0  # seconds for a driver to answer; one that hangs would do so for good
@@ -19,11 +21,13 @@ _MOST_DEVICES = 64
 
 
 class SystemLoader:
-    """Looks at this machine. `patience` is how long the driver may take, in seconds."""
+    """Looks at this machine: first in `folders`, then where the system looks. `patience` is how long the driver may
+    take, in seconds."""
 
     windows = sys.platform == "win32"
 
-    def __init__(self, patience: float = _PATIENCE) -> None:
+    def __init__(self, folders: Sequence[Path] = (), patience: float = _PATIENCE) -> None:
+        self._folders = folders
         self._patience = patience
         self._driver: Driver | None = None
 
@@ -39,7 +43,7 @@ class SystemLoader:
 
     def load(self, name: str) -> str | None:
         try:
-            _open(name)
+            _open(str(self._beside(name) or name))
         except OSError as error:
             return str(error)
         return None
@@ -48,16 +52,25 @@ class SystemLoader:
         if Path(name).is_file():
             return Path(name)
         variable = "PATH" if self.windows else "LD_LIBRARY_PATH"
-        for folder in os.environ.get(variable, "").split(os.pathsep):
-            if folder and (Path(folder) / name).is_file():
-                return Path(folder) / name
-        return None
+        searched = (Path(folder) / name for folder in os.environ.get(variable, "").split(os.pathsep) if folder)
+        return self._beside(name) or next((file for file in searched if file.is_file()), None)
 
     def imports(self, file: Path) -> Sequence[str]:
         try:
-            return pe_imports(file.read_bytes())
+            return list(pe.imports(file))
         except (OSError, ValueError, struct.error):
             return ()
+
+    def lacks(self, name: str, user: Path) -> str | None:
+        with contextlib.suppress(OSError, ValueError, struct.error):
+            wanted = pe.imports(user).get(name, ())
+            library = _open(str(self._beside(name) or name))
+            return next((function for function in wanted if not _has(library, function)), None)
+        return None
+
+    def _beside(self, name: str) -> Path | None:
+        """The first of the folders' files of this name."""
+        return next((folder / name for folder in self._folders if (folder / name).is_file()), None)
 
     def variable(self, name: str) -> str | None:
         return os.environ.get(name)
@@ -67,7 +80,7 @@ class FakeLoader:
     """For tests: `libraries` maps names that do not load to the system's words; the others load.
 
     With `only`, nothing but the names in it loads. `needs` maps file names to their imports, `places` names
-    to files. `loaded` remembers what was tried.
+    to files, `lacking` names of libraries to a function that they have not. `loaded` remembers what was tried.
     """
 
     def __init__(
@@ -79,6 +92,7 @@ class FakeLoader:
         needs: Mapping[str, Sequence[str]] | None = None,
         places: Mapping[str, Path] | None = None,
         variables: Mapping[str, str] | None = None,
+        lacking: Mapping[str, str] | None = None,
         windows: bool = False,
     ) -> None:
         self.windows = windows
@@ -89,6 +103,7 @@ class FakeLoader:
         self._needs = dict(needs or {})
         self._places = dict(places or {})
         self._variables = dict(variables or {})
+        self._lacking = dict(lacking or {})
 
     def driver(self) -> Driver:
         return self._driver
@@ -106,6 +121,9 @@ class FakeLoader:
     def imports(self, file: Path) -> Sequence[str]:
         return self._needs.get(file.name, ())
 
+    def lacks(self, name: str, user: Path) -> str | None:
+        return self._lacking.get(name)
+
     def variable(self, name: str) -> str | None:
         return self._variables.get(name)
 
@@ -119,6 +137,14 @@ def _open(name: str) -> ctypes.CDLL:
         except OSError:
             return ctypes.WinDLL(name, winmode=second)
     return ctypes.CDLL(name)
+
+
+def _has(library: ctypes.CDLL, function: str) -> bool:
+    try:
+        getattr(library, function)
+    except AttributeError:
+        return False
+    return True
 
 
 def _ask_driver() -> Driver:
@@ -150,36 +176,3 @@ def _capability(cuda: ctypes.CDLL, number: int) -> tuple[int, int]:
         or cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
     )
     return (99, 0) if failed else (major.value, minor.value)
-
-
-def pe_imports(data: bytes) -> list[str]:
-    """The names in a Windows library's import table (PE format, Microsoft's specification, "The .idata Section").
-
-    ValueError or struct.error if it is no such file.
-    """
-    (header,) = struct.unpack_from("<I", data, 0x3C)
-    if data[:2] != b"MZ" or data[header : header + 4] != b"PE\0\0":
-        raise ValueError("not a Windows library")
-    sections, optional_size = struct.unpack_from("<H12xH", data, header + 6)
-    optional = header + 24
-    (magic,) = struct.unpack_from("<H", data, optional)
-    directories = optional + (112 if magic == 0x20B else 96)
-    (table,) = struct.unpack_from("<I", data, directories + 8)
-    ranges = [struct.unpack_from("<IIII", data, optional + optional_size + 40 * n + 8) for n in range(sections)]
-
-    def offset(address: int) -> int:
-        for size, start, raw_size, raw in ranges:
-            if start <= address < start + max(size, raw_size):
-                return int(address - start + raw)
-        raise ValueError("an address outside the file")
-
-    names: list[str] = []
-    entry = offset(table) if table else None
-    while entry is not None:
-        (name,) = struct.unpack_from("<I", data, entry + 12)
-        if name == 0:
-            break
-        begin = offset(name)
-        names.append(data[begin : data.index(b"\0", begin)].decode("ascii", "replace"))
-        entry += 20
-    return names

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from appliance.system.long_paths import shown
+
 if sys.platform == "win32":
     import ctypes
     from ctypes import wintypes
@@ -85,7 +87,7 @@ def open_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if sys.platform == "win32":
-            os.startfile(folder)  # noqa: S606 - the folder is our own
+            os.startfile(shown(folder))  # noqa: S606 - the folder is our own
         else:
             _start_opener(str(folder))
     except OSError as error:

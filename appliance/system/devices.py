@@ -20,6 +20,7 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
     `id` is "cpu" or "cuda:N" with CUDA's ordinal N in a process that has this one's CUDA_VISIBLE_DEVICES and
     CUDA_DEVICE_ORDER=PCI_BUS_ID. Memory in bytes; `memory_free` is what a new allocation can hope for.
     `used_by_us` is the memory of the processes that were asked about. `utilisation` is 0 to 1.
+    `power_w` is what the whole card takes, in watts, `power_limit_w` what it may.
     `cuda_version` is the highest that the driver can run ("13.0"). Kind "unified": a GPU that shares the
     system's memory.
     """
@@ -33,6 +34,8 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
     used_by_us: int | None = None
     utilisation: float | None = None
     temperature_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
     driver: str | None = None
     cuda_version: str | None = None
     compute_capability: str | None = None

@@ -120,10 +120,17 @@ class NvmlProbe:
             used_by_us=self._used_by(handle, ours),
             utilisation=None if utilisation is None else utilisation.gpu / 100,
             temperature_c=None if temperature is None else float(temperature),
+            power_w=self._watts("nvmlDeviceGetPowerUsage", handle),
+            power_limit_w=self._watts("nvmlDeviceGetEnforcedPowerLimit", handle),
             driver=driver,
             cuda_version=cuda,
             compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         )
+
+    def _watts(self, name: str, handle: Any) -> float | None:
+        """NVML counts in milliwatts."""
+        milliwatts = self._ask(name, handle)
+        return None if milliwatts is None else milliwatts / 1000
 
     def _used_by(self, handle: Any, ours: Collection[int]) -> int | None:
         """Memory of our processes on the card; None if the driver does not tell (Windows' display driver model).

@@ -8,21 +8,23 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import psutil
+
+from appliance.system import private
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
 
-_WRITE_TRIES = 5  # Windows refuses to replace a file that somebody is reading just now
-
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that runs, or says so. `url` is where it answers; `started` is in seconds since 1970."""
+    """A program that runs, or says so. `url` is where it answers; `started` is in seconds since 1970; `key` opens
+    everything, until that program ends: this file is for programs of the same user."""
 
     host: str
     port: int
@@ -30,6 +32,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: float
     version: str
+    key: str = ""
 
 
 class AlreadyRunning(RuntimeError):
@@ -55,23 +58,11 @@ class Instance:
             self._lock = None
             raise AlreadyRunning(port, _read(self._file))
 
-    def announce(self, *, host: str, port: int, url: str, version: str) -> Running:
+    def announce(self, *, host: str, port: int, url: str, version: str, key: str = "") -> Running:
         """Write the port file: whole or not at all, readable for this user only."""
-        running = Running(
-            host=host, port=port, url=url, pid=os.getpid(), started=round(time.time(), 3), version=version
-        )
-        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(running)) + b"\n")
-        for attempt in range(_WRITE_TRIES):
-            try:
-                draft.replace(self._file)
-                break
-            except PermissionError:
-                if attempt == _WRITE_TRIES - 1:
-                    draft.unlink(missing_ok=True)
-                    raise
-                time.sleep(0.05)
+        started = round(time.time(), 3)
+        running = Running(host=host, port=port, url=url, pid=os.getpid(), started=started, version=version, key=key)
+        private.write(self._file, msgspec.json.format(msgspec.json.encode(running)) + b"\n")
         return running
 
     def release(self) -> None:
@@ -84,14 +75,35 @@ class Instance:
         self._lock = None
 
 
+@contextlib.contextmanager
+def only_one(file: Path) -> Iterator[bool]:
+    """Whether no other process is within the same ``with``; ends with the process, however that ends.
+
+    The file stays. OSError if its folder cannot be written.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield _try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def find_running(state_folder: Path, port: int | None = None) -> Running | None:
     """The program that runs with this state folder (and was asked for this port), the newest if several do.
 
     Its process lives; whether it answers is for the caller to see.
     """
-    files = [_port_file(state_folder, port)] if port is not None else state_folder.glob("instance-*.json")
-    alive = [running for running in map(_read, files) if running is not None and _lives(running)]
-    return max(alive, key=lambda running: running.started, default=None)
+    if port is None:
+        return max(find_all(state_folder), key=lambda running: running.started, default=None)
+    running = _read(_port_file(state_folder, port))
+    return running if running is not None and _lives(running) else None
+
+
+def find_all(state_folder: Path) -> list[Running]:
+    """All programs that run with this state folder, on whatever ports."""
+    found = map(_read, sorted(state_folder.glob("instance-*.json")))
+    return [running for running in found if running is not None and _lives(running)]
 
 
 def _port_file(state_folder: Path, port: int) -> Path:

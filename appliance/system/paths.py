@@ -16,11 +16,21 @@ def assets() -> Path:
     return next((place for place in places if place.is_dir()), places[-1])
 
 
+def web() -> Path:
+    """The folder of the dashboard's files, beside the code in every form of the program."""
+    return Path(__file__).resolve().parent.parent / "web"
+
+
 def default_state() -> Path:
     """State and logs of this user (``%LOCALAPPDATA%\\Inference Appliance``, ``~/.local/state/…``)."""
     if sys.platform == "win32":
         return platformdirs.user_data_path(_NAME, appauthor=False)
     return platformdirs.user_state_path(_NAME)
+
+
+def runtimes(state: Path) -> Path:
+    """Where runtime packs are installed."""
+    return state / "runtimes"
 
 
 def default_models() -> Path:
@@ -48,3 +58,35 @@ def program_command() -> list[str]:
     home = str(Path(__file__).resolve().parents[2])
     start = f"import sys; sys.path.insert(0, {home!r}); from appliance.cli import main; main()"
     return [sys.executable, "-P", "-c", start]
+
+
+def engine_command(log_level: str, state: Path | None = None) -> list[str]:
+    """The command that starts an engine process, which uses the runtime packs of that state folder, if any."""
+    command = [*program_command(), "engine", "--log-level", log_level]
+    return command if state is None else [*command, "--runtimes", str(runtimes(state))]
+
+
+def frozen() -> bool:
+    """Whether this is the frozen program rather than Python with the source."""
+    return bool(getattr(sys, "frozen", False))
+
+
+def bundle() -> Path | None:
+    """The folder of what was frozen into the program, or None when it is not frozen."""
+    folder = getattr(sys, "_MEIPASS", None)
+    return Path(folder) if folder else None
+
+
+def command_name() -> str:
+    """What a person types for the commands. A windowed program has no console: they have a program of their own."""
+    return "appliance-cli" if frozen() and sys.platform == "win32" else "appliance"
+
+
+def windowed_program() -> bool:
+    """Whether this is the frozen program that has no console, wherever its streams lead."""
+    return frozen() and sys.platform == "win32" and not Path(sys.executable).stem.endswith("-cli")
+
+
+def program_folder() -> Path:
+    """The folder that was installed: the frozen program's, or the one that holds this package."""
+    return Path(sys.executable).parent if frozen() else Path(__file__).resolve().parents[2]

@@ -1,5 +1,6 @@
 """TCP ports of this machine: can it be had, and if not, who has it."""
 
+import ipaddress
 import socket
 import sys
 
@@ -22,6 +23,16 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine can reach what listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def owner_of(port: int) -> str | None:

@@ -116,6 +116,8 @@ def _accept(listener: socket.socket, secret: str, child: subprocess.Popen[bytes]
             if child.poll() is not None:
                 raise ChildDidNotConnect(f"the child ended with code {child.returncode} at start") from None
             continue
+        except ConnectionError:
+            continue  # another local program, which was gone before it was let in
         if _shows(peer, secret):
             peer.settimeout(None)
             _widen(peer)

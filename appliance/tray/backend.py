@@ -39,6 +39,7 @@ def load() -> tuple[Any, str]:
         os.environ["PYSTRAY_BACKEND"] = name
         try:
             if name in _GTK:
+                os.environ.setdefault("GDK_GL", "disable")  # else GDK asks OpenGL, and so the GPU, for its visuals
                 _prefer_x11()
             return importlib.import_module("pystray"), name
         except Exception as error:  # noqa: BLE001 - it connects to a display at import: anything may come
@@ -185,6 +186,17 @@ def _survive_display(lost: Callable[[str], None]) -> None:
     xlib.XSetIOErrorHandler(handler)
 
 
+def keep_shown(icon: Any, name: str) -> None:
+    """Put the icon where it is missing, on Windows: its first adding fails without a word while the taskbar is busy,
+    as it is at login. (For a new Explorer pystray answers TaskbarCreated.)"""
+    if name != "win32" or not icon.visible:
+        return
+    win32 = importlib.import_module("pystray._util.win32")
+    nothing = win32.NOTIFYICONDATAW(cbSize=ctypes.sizeof(win32.NOTIFYICONDATAW), hWnd=icon._hwnd, uFlags=0)
+    if not win32.Shell_NotifyIcon(win32.NIM_MODIFY, nothing):
+        icon._show()
+
+
 def show_menu(icon: Any, name: str) -> None:
     """Make the menu say what ``icon.menu`` says now; an open one stays open where only texts changed."""
     if name in _GTK:
@@ -195,17 +207,35 @@ def show_menu(icon: Any, name: str) -> None:
 
 
 def _relabel(icon: Any) -> bool:
-    """In GTK's loop: new texts into the widgets; a new menu, which closes an open one, only if lines came."""
-    wanted = list(icon.menu)
-    widgets = icon._menu_handle.get_children() if icon._menu_handle else []
-    if [item is icon.menu.SEPARATOR for item in wanted] != [not widget.get_children() for widget in widgets]:
+    """In GTK's loop: new texts into the widgets; a new menu, which closes an open one, only if lines came or went."""
+    if icon._menu_handle and _alike(icon.menu, icon._menu_handle):
+        _rewrite(icon.menu, icon._menu_handle)
+    else:
         icon.update_menu()
-        return False
-    for item, widget in zip(wanted, widgets, strict=True):
-        text = widget.get_children()
-        if text and text[0].get_text() != item.text:
-            widget.set_label(item.text)
     return False
+
+
+def _alike(menu: Any, widget: Any) -> bool:
+    """Whether the lines differ in texts alone. A tick that is set counts as choosing the line, so it is none."""
+    items, lines = list(menu), widget.get_children()
+    return len(items) == len(lines) and all(
+        bool(line.get_children()) == (item is not menu.SEPARATOR)
+        and (line.get_active() if hasattr(line, "get_active") else None) == item.checked
+        and (line.get_submenu() is None) == (item.submenu is None)
+        and (item.submenu is None or _alike(item.submenu, line.get_submenu()))
+        for item, line in zip(items, lines, strict=True)
+    )
+
+
+def _rewrite(menu: Any, widget: Any) -> None:
+    for item, line in zip(menu, widget.get_children(), strict=True):
+        text = line.get_children()
+        if text and text[0].get_text() != item.text:
+            line.set_label(item.text)
+        if text and line.get_sensitive() != item.enabled:
+            line.set_sensitive(item.enabled)
+        if item.submenu is not None:
+            _rewrite(item.submenu, line.get_submenu())
 
 
 def show_tooltip(icon: Any, name: str, text: str) -> None:

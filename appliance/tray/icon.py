@@ -2,13 +2,16 @@
 
 import importlib.util
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from appliance.system import desktop
 from appliance.tray import backend, menu
 from appliance.tray.drawing import draw
-from appliance.tray.menu import Action, TrayState
+from appliance.tray.menu import Action, MenuItem
+from appliance.tray.notices import Notices
+from appliance.tray.state import TrayState
 
 _SIZE = 64  # pixels; every backend reduces it to what the tray wants
 _LEAST_PAUSE = 0.25  # seconds between two paintings, however often the state changes
@@ -30,7 +33,7 @@ def available() -> str | None:
 
 def run_tray(
     get_state: Callable[[], TrayState],
-    act: Callable[[Action], str | None],
+    act: Callable[[Action, str], str | None],
     stop: threading.Event,
     changed: threading.Event,
     *,
@@ -45,7 +48,8 @@ def run_tray(
 
     `get_state` is called when `changed` is set, and also every `period` seconds if one is given; the icon is
     touched only where the state looks different. `act` is called in a thread of its own with the chosen
-    action; a text it returns is shown to the person. `say` gets single lines for the log.
+    action and the model that it is about, if any; a text it returns is shown to the person, as is what
+    `Notices` finds in a state. `say` gets single lines for the log.
     """
     reason = available()
     if reason:
@@ -59,7 +63,7 @@ class _Tray:
     def __init__(
         self,
         get_state: Callable[[], TrayState],
-        act: Callable[[Action], str | None],
+        act: Callable[[Action, str], str | None],
         changed: threading.Event,
         say: Callable[[str], None],
         period: float | None,
@@ -75,6 +79,7 @@ class _Tray:
         self._module: Any = None
         self._name = ""
         self._state: TrayState | None = None
+        self._notices = Notices()
         self._leave: Callable[[], None] = lambda: None
         self._hurried = False
 
@@ -131,40 +136,45 @@ class _Tray:
 
     def _items(self) -> tuple[Any, ...]:
         """The menu of now, as pystray wants it. Called in the loop's thread."""
-        state = self._state
-        if state is None:
-            return ()
-        return tuple(
-            self._module.Menu.SEPARATOR
-            if item.separator
-            else self._module.MenuItem(
-                backend.label(item.text, self._name),
-                self._chooser(item.action),
-                default=item.default,
-                enabled=item.enabled,
-            )
-            for item in menu.items(state)
+        return self._made(menu.items(self._state)) if self._state is not None else ()
+
+    def _made(self, items: tuple[MenuItem, ...]) -> tuple[Any, ...]:
+        return tuple(self._module.Menu.SEPARATOR if item.separator else self._item(item) for item in items)
+
+    def _item(self, item: MenuItem) -> Any:
+        checked = item.checked
+        return self._module.MenuItem(
+            backend.label(item.text, self._name),
+            self._module.Menu(*self._made(item.items)) if item.items else self._chooser(item),
+            default=item.default,
+            enabled=item.enabled,
+            checked=None if checked is None else lambda _item: checked,
         )
 
-    def _chooser(self, action: Action | None) -> Callable[[Any, Any], None] | None:
-        if action is None:
+    def _chooser(self, item: MenuItem) -> Callable[[Any, Any], None] | None:
+        if item.action is None:
             return None
+        chosen = (item.action, item.model)
 
         def choose(_icon: Any, _item: Any) -> None:
-            threading.Thread(target=self._choose, args=(action,), name="tray-action", daemon=True).start()
+            threading.Thread(target=self._choose, args=chosen, name="tray-action", daemon=True).start()
 
         return choose
 
-    def _choose(self, action: Action) -> None:
+    def _choose(self, action: Action, model: str) -> None:
         """Outside the loop, so that a slow action does not freeze the menu."""
         try:
-            answer = self._act(action)
+            answer = self._act(action, model)
         except desktop.DesktopError as error:
             answer = str(error)
         if answer:
             self._say(answer)
-            if self._icon.HAS_NOTIFICATION:
-                self._icon.notify(answer, menu.NAME)
+            self._tell(answer)
+        self._changed.set()
+
+    def _tell(self, words: str) -> None:
+        if self._icon.HAS_NOTIFICATION:
+            self._icon.notify(menu.notice(words), menu.NAME)
 
     def _paint(self, icon: Any) -> None:
         """The painter's thread: pystray starts it with its loop."""
@@ -180,7 +190,12 @@ class _Tray:
             backend.show_tooltip(icon, self._name, icon.title)
             while not self._over.is_set():
                 self._changed.clear()
-                self._show(icon, self._get_state())
+                state = self._get_state()
+                backend.keep_shown(icon, self._name)
+                self._show(icon, state)
+                notices = self._notices.due(state, time.monotonic())
+                if notices:
+                    self._tell("\n".join(notices))
                 self._changed.wait(self._period)
                 self._over.wait(_LEAST_PAUSE)
         except Exception as error:  # noqa: BLE001 - as above

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -37,21 +38,54 @@ def desktop() -> ModuleType:
 
 @pytest.fixture
 def start(desktop: ModuleType, tmp_path: Path) -> Iterator[Callable[..., tuple]]:
-    """start(backend, bus=…, host=…, gobject=…) gives (screen, driver)."""
+    """start(backend, bus=…, host=…, gobject=…) gives (screen, driver); notes=True: (screen, driver, notes)."""
     closers: list[Callable[[], None]] = []
 
-    def begin(backend: str | None = None, *, bus: bool = True, host: bool = True, gobject: bool = True) -> tuple:
+    def begin(
+        backend: str | None = None, *, bus: bool = True, host: bool = True, gobject: bool = True, notes: bool = False
+    ) -> tuple:
         folder = desktop.gobject_folder(tmp_path) if gobject else None
         if gobject and folder is None:
             pytest.skip("PyGObject of the system does not fit this Python")
         context = desktop.session(tmp_path, bus=bus, host=host)
         screen = context.__enter__()
         closers.append(lambda: context.__exit__(None, None, None))
+        if notes:
+            noted = desktop.Driver(screen, folder, program="notification_host.py")
+            closers.append(noted.close)
+            desktop.until(lambda: noted.said("started"))
         driver = desktop.Driver(screen, folder, backend)
         closers.append(driver.close)
         desktop.until(lambda: driver.said("started"))
-        return screen, driver
+        return (screen, driver, noted) if notes else (screen, driver)
 
     yield begin
     for close in reversed(closers):
         close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser for the tests of one file, if there is one on this machine."""
+    from tests.support import browser
+
+    if lacking := browser.missing():
+        pytest.skip(lacking)
+    with browser.browser() as started:
+        yield started
+
+
+@pytest.fixture
+def dashboard(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """dashboard(server, path, **context) opens a page. Whatever a browser complains of fails the test."""
+    from tests.support.browser import Dashboard
+
+    opened: list[Dashboard] = []
+
+    def begin(server: Any, path: str = "/", **context: Any) -> Dashboard:
+        opened.append(Dashboard(chromium, server, path, **context))
+        return opened[-1]
+
+    yield begin
+    for page in opened:
+        page.close()

@@ -158,16 +158,22 @@ class Screen:
 
 
 class Driver:
-    """The small program that shows the icon, and what it says."""
+    """The small program that shows the icon (or another of this folder), and what it says."""
 
-    def __init__(self, screen: Screen, extra_path: Path | None, backend: str | None = None) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        extra_path: Path | None,
+        backend: str | None = None,
+        program: str = "tray_driver.py",
+    ) -> None:
         env = dict(screen.env)
         env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([str(extra_path)] if extra_path else [])])
         if backend:
             env["PYSTRAY_BACKEND"] = backend
-        self.errors = (screen._work / "driver-errors").open("w+b")
+        self.errors = (screen._work / f"{program}-errors").open("w+b")
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("tray_driver.py"))],
+            [sys.executable, str(Path(__file__).with_name(program))],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from appliance.tray import menu
+from appliance.tray.state import TrayState
 
 ADDRESS = "http://127.0.0.1:11711"
 STATES = ("ready", "busy", "degraded", "stopped", "paused", "starting")
@@ -24,9 +25,19 @@ Start = Callable[..., tuple]
 def state(name: str, **more: object) -> str:
     """One line for the driver."""
     values = {"state": name, "address": ADDRESS, "device": "cuda:0 NVIDIA RTX 4060"}
-    return json.dumps(
-        values | {"memory_used": 3 << 30, "memory_total": 8 << 30, "models_ready": 3, "models_total": 3} | more
-    )
+    models = [
+        {"name": "classify", "condition": "ready", "memory": 61 << 20, "device": "cuda:0"},
+        {"name": "detect", "condition": "ready", "memory": 37 << 20, "device": "cuda:0", "pinned": True},
+        {"name": "yolo", "condition": "unloaded"},
+    ]
+    parts = [("classify", 61 << 20), ("detect", 37 << 20), ("runs and runtime", 700 << 20), ("free", 5 << 30)]
+    full = {"memory_used": 3 << 30, "memory_total": 8 << 30, "memory_parts": parts, "models": models}
+    full |= {"starts_at_login": True, "about": ["Version 0.1.0", "ONNX Runtime 1.32.0"]}
+    return json.dumps(values | full | more)
+
+
+def state_of(name: str) -> TrayState:
+    return TrayState(state=name, address="", device="")
 
 
 def icon_pixels(screen, file: Path) -> list[tuple[int, int, int]]:
@@ -56,7 +67,7 @@ def test_every_state_has_its_colour_and_its_sign(desktop: ModuleType, start: Sta
     signs = []
     for name in STATES:
         driver.send(state(name))
-        wanted = menu.colour(menu.TrayState(state=name, address="", device=""))
+        wanted = menu.colour(state_of(name))
         file = f"icon-{backend}-{name}"
         desktop.until(lambda file=file, wanted=wanted: shows(screen, screen.shot(file), wanted))
         pixels = icon_pixels(screen, desktop.SHOTS / f"{file}.png")
@@ -72,7 +83,7 @@ def test_the_menu_opens_stays_open_while_it_changes_and_quits(
     desktop.until(screen.icon)
     reason = "CUDA was asked for, but libcudnn.so.9 was not found; cuDNN 9 is needed: install the extra 'cuda'"
     driver.send(state("degraded", device="CPU", device_reason=reason, running=2, queued=5))
-    wanted = menu.colour(menu.TrayState(state="degraded", address="", device=""))
+    wanted = menu.colour(state_of("degraded"))
     desktop.until(lambda: shows(screen, screen.shot(f"menu-{backend}"), wanted))
     time.sleep(0.5)
     before = len(screen.windows("tray_driver"))
@@ -96,6 +107,68 @@ def test_the_menu_opens_stays_open_while_it_changes_and_quits(
     desktop.until(lambda: driver.said("action quit"))
     assert driver.process.wait(5) == 0
     assert driver.said("ended None")
+
+
+@pytest.mark.parametrize("backend", ["appindicator", "gtk"])
+def test_a_model_is_chosen_two_menus_deep(desktop: ModuleType, start: Start, backend: str) -> None:
+    screen, driver = start(backend)
+    desktop.until(screen.icon)
+    driver.send(state("busy", running=1))
+    desktop.until(lambda: shows(screen, screen.shot(f"models-{backend}"), menu.colour(state_of("busy"))))
+    time.sleep(0.5)
+
+    def windows() -> list[tuple[int, int, int, int]]:
+        return [w for w in screen.windows("tray_driver") if w[2] > 100 and w[3] > 60]
+
+    screen.click(3)
+    desktop.until(lambda: len(windows()) == 1)
+    screen.run("xdotool", "key", "Down", "Down", "Right")  # grey lines are passed over: memory, models
+    desktop.until(lambda: len(windows()) == 2)
+    screen.run("xdotool", "key", "Down", "Right")  # the second model, "detect"
+    desktop.until(lambda: len(windows()) == 3)
+    screen.run("xdotool", "key", "Down", "Down")
+    screen.shot(f"models-{backend}")
+    three = set(windows())
+    driver.send(state("busy", running=2))  # other numbers leave all three open
+    time.sleep(1)
+    assert three <= set(windows())  # beside them, a tooltip may be there
+    screen.run("xdotool", "key", "Return")
+    assert desktop.until(lambda: driver.said("action ")) == "action unpin_model detect"
+
+    unpinned = [{"name": "detect", "condition": "ready"}]
+    driver.send(state("busy", models=unpinned))  # a tick that is set by the program is no choice
+    time.sleep(1)
+    assert driver.said("action pin_model") is None
+
+
+@pytest.mark.parametrize("backend", ["appindicator", "gtk"])
+def test_what_a_person_should_know_reaches_the_desktop(desktop: ModuleType, start: Start, backend: str) -> None:
+    screen, driver, notes = start(backend, notes=True)
+    desktop.until(screen.icon)
+    driver.send(state("degraded", device="CPU", device_reason="libcudnn.so.9 was not found"))
+    told = desktop.until(lambda: notes.said("note "))
+    assert told == "note Inference Appliance: Running on CPU: libcudnn.so.9 was not found"
+    restarted = {"engine_restarts": 1, "engine_last_end": "killed"}
+    driver.send(state("degraded", device="CPU", device_reason="libcudnn.so.9 was not found", **restarted))
+    told = desktop.until(lambda: notes.said("note Inference Appliance: The engine"))
+    assert told == "note Inference Appliance: The engine was restarted: killed"
+    driver.send(state("ready", engine_restarts=2))
+    time.sleep(1)
+    assert notes.said("") == "started"
+    assert len(notes.lines) == 3  # the second restart within a minute is not told
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_icon_uses_no_gpu(desktop: ModuleType, start: Start, backend: str) -> None:
+    screen, driver = start(backend)
+    desktop.until(screen.icon)
+    screen.click(3)
+    time.sleep(1)
+    loaded = Path(f"/proc/{driver.process.pid}/maps").read_text()
+    opened = [str(file.readlink()) for file in Path(f"/proc/{driver.process.pid}/fd").iterdir()]
+    for name in ("libcuda", "libnvidia", "libGLX", "libEGL_", "libvulkan", "onnxruntime", "_dri.so"):
+        assert name not in loaded, name
+    assert not [file for file in opened if file.startswith(("/dev/dri", "/dev/nvidia"))]
 
 
 @pytest.mark.parametrize("backend", ["gtk", "xorg"])
@@ -165,7 +238,7 @@ def test_the_icon_comes_back_with_a_new_tray_host(desktop: ModuleType, start: St
     screen.start_tray_host()
     desktop.until(screen.icon)
     driver.send(state("stopped"))
-    wanted = menu.colour(menu.TrayState(state="stopped", address="", device=""))
+    wanted = menu.colour(state_of("stopped"))
     desktop.until(lambda: shows(screen, screen.shot(f"again-{backend}"), wanted))
 
 

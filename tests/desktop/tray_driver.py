@@ -3,13 +3,14 @@
 Prints one line per thing that happens: ``action NAME``, ``say TEXT``, ``painted``, ``ended REASON``.
 """
 
-import json
 import sys
 import threading
 
+import msgspec
+
 from appliance.system import processes
 from appliance.tray.icon import run_tray
-from appliance.tray.menu import TrayState
+from appliance.tray.state import TrayState
 
 
 def tell(line: str) -> None:
@@ -25,14 +26,12 @@ def main() -> None:
 
     def read() -> None:
         for line in sys.stdin:
-            values = json.loads(line)
-            values["models_failed"] = tuple(values.get("models_failed", ()))
-            state[0] = TrayState(**values)
+            state[0] = msgspec.json.decode(line, type=TrayState)
             changed.set()
         alive.set()
 
-    def act(action: str) -> str | None:
-        tell(f"action {action}")
+    def act(action: str, model: str) -> str | None:
+        tell(f"action {action} {model}".rstrip())
         if action == "quit":
             stop.set()
         return None

@@ -134,7 +134,7 @@ def test_preflight(tensors: Server, locked: Server) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/"), ("GET", "/v2"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/metrics"),
+        ("GET", "/v2"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/metrics"),
         ("GET", "/api/status"), ("GET", "/api/events"), ("GET", "/api/requests/1"), ("GET", "/nothing"),
         ("GET", "/health/"), ("POST", "/v2/models/double/infer"), ("POST", "/predict/double"),
         ("POST", "/v2/repository/models/double/unload"),

@@ -250,6 +250,21 @@ def test_idle_models_make_room_and_come_back_when_they_are_asked(start: Callable
     assert server.status()["state"] == "ready" and ledger(server)["weights"] == 900 * MIB
 
 
+def test_idle_models_also_leave_for_a_run_that_would_never_fit_beside_them(start: Callable[..., Server]) -> None:
+    def prepare(server: Server) -> None:
+        model(server, "idle", declared(run_mib=1), weight_mib=500)
+        model(server, "m", declared(item_mib=200), weight_mib=100, item_mib=200, run_ms=50)
+
+    server = start(prepare, **ALL)
+    known(server)
+    assert infer(server, "m", entry([1.0] * 2, [2, 1])).status_code == 200
+    assert ready(server, "idle"), "424 are left, 400 fit"
+    assert outputs(infer(server, "m", entry([1.0] * 3, [3, 1]))) == {"y": [2.0] * 3}
+    assert not ready(server, "idle") and ledger(server)["out_of_memory"] == 0
+    assert asks(server, "idle").status_code == 200, "a request wakes it"
+    refused(infer(server, "m", entry([1.0] * 5, [5, 1])), 507, "insufficient_memory", "1000 MiB")
+
+
 def test_a_burst_at_a_sleeping_model_waits_for_it_as_one(start: Callable[..., Server]) -> None:
     server = start(lambda s: model(s, "lazy", declared(run_mib=1, top='load = "lazy"'), load_ms=800), **ALL)
     assert not ready(server, "lazy")

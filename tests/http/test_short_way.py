@@ -150,3 +150,53 @@ def test_the_caller_s_request_id_and_the_headers_of_every_answer(tensors: Server
     assert short.json() == asgi.json()
     assert short.headers["x-request-id"] == asgi.headers["x-request-id"] == "mine"
     assert short.headers.keys() == asgi.headers.keys()
+
+
+def test_a_head_seen_before_in_every_way_that_it_can_come(tensors: Server) -> None:
+    """The same first bytes, then whole, cut, two at once, with too little behind it, and once more to be closed."""
+    with connect(tensors) as connection:
+        for value in (1, 2, 3):
+            connection.sendall(raw(value))
+            head, body, rest = read(connection)
+            assert (first_value(head, body), rest) == (2.0 * value, b"")
+        connection.sendall(raw(4) + raw(5))
+        head, body, rest = read(connection)
+        assert first_value(head, body) == 8
+        head, body, rest = read(connection, rest)
+        assert (first_value(head, body), rest) == (10.0, b"")
+        whole = raw(6)
+        connection.sendall(whole[:-5])
+        time.sleep(0.05)
+        connection.sendall(whole[-5:] + raw(7))
+        head, body, rest = read(connection)
+        assert first_value(head, body) == 12
+        head, body, rest = read(connection, rest)
+        assert first_value(head, body) == 14
+        connection.sendall(raw(8) + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + raw(9))
+        head, body, rest = read(connection)
+        assert first_value(head, body) == 16
+        head, body, rest = read(connection, rest)
+        assert json.loads(body) == {"status": "ok"}
+        head, body, rest = read(connection, rest)
+        assert (first_value(head, body), rest) == (18.0, b"")
+    for value in (1, 2):  # remembered with its "close"
+        with connect(tensors) as connection:
+            connection.sendall(raw(value, close=True))
+            head, body, _ = read(connection)
+            assert first_value(head, body) == 2 * value
+            assert connection.recv(10) == b""
+    assert held_bytes(tensors) == 0
+
+
+def test_a_head_seen_before_gives_no_rights_to_another(tensors: Server) -> None:
+    def status(request: bytes) -> int:
+        with connect(tensors) as connection:
+            connection.sendall(request)
+            return int(read(connection)[0].split()[1])
+
+    for _ in range(2):
+        assert status(raw(1)) == 200
+        assert status(raw(1).replace(b"Host: localhost", b"Host: evil.test")) == 403
+        assert status(raw(1).replace(b"Host: localhost", b"Host: localhost\r\nOrigin: http://evil.test")) == 403
+        assert status(raw(1).replace(b"Host: localhost", b"Host: localhost\r\nX-Timeout-Ms: soon")) == 400
+        assert status(raw(1, path="/v2/models/none/infer")) == 404

@@ -1,6 +1,7 @@
 """A device that is gone, or that only a new process can use again; and the check after a sleep."""
 
 import asyncio
+import re
 import threading
 import time
 from pathlib import Path
@@ -44,6 +45,7 @@ def test_a_lost_device_costs_a_restart_and_no_request(folder: Path, device: Path
             "the device of model 'm' is lost: the fake device is lost"
         )
         assert status["engine"]["restarts"] == 2
+        assert 'appliance_engine_restarts_total{reason="unfit"} 2.0' in server.client.get("/metrics").text
         assert status["device"]["running"] == "fake:0" and status["device"]["reason"] is None
 
 
@@ -66,6 +68,7 @@ def test_without_the_device_the_policy_decides(folder: Path, device: Path) -> No
         assert refused.status_code == 404 and "requires its device" in refused.text
         told = infer(server.client, "prefer", 3).headers["x-device"]
         assert told == 'cpu; reason="the fake device is not there"'
+        assert "appliance_degraded_models 1.0" in server.client.get("/metrics").text
 
         def back() -> dict[str, Any] | None:
             status = server.status()
@@ -74,6 +77,9 @@ def test_without_the_device_the_policy_decides(folder: Path, device: Path) -> No
         device.touch()
         status = server.wait_for(back, 60, "the device")
         assert "a new engine looks whether it is back" in status["engine"]["deaths"][-1]["reason"]
+        counted = server.client.get("/metrics").text
+        assert re.search(r'appliance_engine_restarts_total{reason="asked"} [1-9]', counted)
+        assert "appliance_degraded_models 0.0" in counted
         assert status["device"]["running"] == "fake:0" and status["device"]["reason"] is None
         assert answer(infer(server.client, "require", 3)) == [6.0] * 4
 

@@ -116,6 +116,8 @@ def test_hangs(folder: Path) -> None:
             print(f"from standing still to the first answer: {time.monotonic() - stopped_at:.1f} s")
             engine = restarted(still, 1)["engine"]
             assert "no heartbeat" in engine["deaths"][0]["reason"]
+            for server in (hung, still):
+                assert 'appliance_engine_restarts_total{reason="hang"} 1.0' in server.client.get("/metrics").text
             assert gone(stopped_pid, 5)
 
 

@@ -14,7 +14,7 @@ from appliance.api.application import Application
 from appliance.cli import app
 from appliance.errors import ApplianceError
 from appliance.metrics import Metrics
-from appliance.settings import Settings
+from appliance.settings import Settings, live
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -62,13 +62,14 @@ def shown(value: Any) -> str:
 
 
 def test_every_setting_stands_in_the_page_and_nothing_else() -> None:
-    found = {code(row[0]): row for row in rows("settings.md") if len(row) == 4 and row[1].startswith("`APPLIANCE_")}
+    found = {code(row[0]): row for row in rows("settings.md") if len(row) == 5 and row[1].startswith("`APPLIANCE_")}
     assert set(found) == set(Settings.model_fields)
     for name, row in found.items():
         assert name is not None
         assert row[1] == f"`APPLIANCE_{name.upper()}`"
         assert row[2] == shown(Settings.model_fields[name].get_default(call_default_factory=True)), name
-        assert row[3], f"{name}: no meaning"
+        assert row[3] == ("at once" if live(name) else "after a restart"), name
+        assert row[4], f"{name}: no meaning"
 
 
 def test_variables_named_anywhere_exist() -> None:
@@ -108,6 +109,8 @@ def test_the_labels_of_the_metrics() -> None:
         for m in vars(metrics).values()
         if hasattr(m, "_labelnames")
     }
+    for family in [*metrics.by_model.collect(), *metrics.state.collect()]:
+        labels[f"{family.name}_total" if family.type == "counter" else family.name] = family._labelnames
     for row in rows("metrics.md"):
         if len(row) == 4 and (name := code(row[0])):
             assert tuple(re.findall(r"`(\w+)`", row[2])) == tuple(labels[name]), name
@@ -169,7 +172,7 @@ def test_every_command_stands_in_the_page_and_nothing_else() -> None:
 def test_every_flag_stands_in_the_page() -> None:
     root = typer.main.get_command(app)
     page = text("commands.md")
-    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
+    told = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page))
     real = {"--help"}
     for _, command in [("appliance", root), *commands(root, "appliance")]:
         real |= {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from appliance import errors
-from appliance.errors import ApplianceError, InternalError, ModelError, ModelLoadError, TryLater, by_code
+from appliance.errors import ApplianceError, InternalError, ModelError, ModelLoadError, PackError, TryLater, by_code
 
 
 def tree(root: type[ApplianceError] = ApplianceError) -> list[type[ApplianceError]]:
@@ -22,7 +22,7 @@ def test_every_code_means_one_thing() -> None:
     for kind in LEAVES:
         by.setdefault(kind.code, []).append(kind)
     shared = {code: kinds for code, kinds in by.items() if len(kinds) > 1}
-    assert shared == {"model_error": [ModelError, ModelLoadError]}
+    assert shared == {"model_error": [ModelError, ModelLoadError], "internal_error": [InternalError, PackError]}
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda k: k.__name__)

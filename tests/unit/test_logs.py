@@ -54,6 +54,18 @@ def test_the_level_counts(tmp_path: Path) -> None:
     assert [line["event"] for line in lines(file)] == ["yes"]
 
 
+def test_the_level_can_be_changed(tmp_path: Path) -> None:
+    file, log = tmp_path / "a.log", structlog.get_logger("x")
+    logs.set_up("warning", file, console=False)
+    log.info("no")
+    logs.set_level("debug")
+    log.debug("yes")
+    logging.getLogger("library").debug("too")
+    logs.set_level("error")
+    log.warning("no more")
+    assert [line["event"] for line in lines(file)] == ["yes", "too"]
+
+
 def test_exceptions_are_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     logs.set_up("info", file, console=False)

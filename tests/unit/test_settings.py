@@ -9,7 +9,8 @@ import limits
 import pytest
 
 from appliance import settings as module
-from appliance.settings import Settings, SettingsError, load
+from appliance.setting_layers import faults_of, unknown_variables
+from appliance.settings import Settings, SettingsError, layers, live, load, shown
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def test_lists_come_as_json_in_variables_and_as_toml_in_files(
         ({"device": "cuda:x"}, r"^settings: device: "),
         ({"api_key": "short"}, r"^settings: api_key: .*at least 8"),
         ({"log_level": "loud"}, r"^settings: log_level: .*'debug', 'info', 'warning' or 'error'"),
-        ({"prot": 1}, r"^settings: prot: Extra inputs are not permitted$"),
+        ({"prot": 1}, r"^settings: prot: there is no such setting; did you mean port\?$"),
         ({"rate_limit_client": "lots"}, r"^settings: rate_limit_client: 'lots' is not a rate \(such as 100/second"),
         ({"rate_limit_model": "0/second"}, r"^settings: rate_limit_model: "),
         ({"rate_limit_storage": "memcached://h"}, r"^settings: rate_limit_storage: must be memory:// or "),
@@ -95,14 +96,90 @@ def test_a_variable_that_is_not_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_that_is_not_toml(files: tuple[Path, Path]) -> None:
     files[0].write_text("port = = 1\n")
-    with pytest.raises(SettingsError, match=r"^settings: .*line 1"):
+    with pytest.raises(SettingsError, match=r"^settings: .*user\.toml: .*line 1"):
         load()
 
 
-def test_an_unknown_key_in_a_file(files: tuple[Path, Path]) -> None:
-    files[1].write_text("prot = 1\n")
-    with pytest.raises(SettingsError, match="prot: Extra inputs"):
+def test_an_unknown_key_in_a_file_is_told_with_its_line_and_what_was_meant(files: tuple[Path, Path]) -> None:
+    user, machine = files
+    machine.write_text("# one\nthreads = 1\nprot = 1\n[elsewhere]\nx = 1\n")
+    user.write_text("port = 1\n\nallowed-host = []\n")
+    with pytest.raises(SettingsError) as caught:
         load()
+    assert str(caught.value) == (
+        f"settings: {machine}, line 3: prot: there is no such setting; did you mean port?; "
+        f"{machine}, line 4: elsewhere: there is no such setting; "
+        f"{user}, line 3: allowed-host: there is no such setting; did you mean allowed_hosts?"
+    )
+    told = [fault.public for fault in caught.value.faults]
+    assert told[0] == "the system's settings.toml, line 3: prot: there is no such setting; did you mean port?"
+    assert not any(str(user.parent) in words for words in told)
+
+
+def test_a_wrong_value_in_a_file_is_told_with_its_line(files: tuple[Path, Path]) -> None:
+    files[0].write_text('port = 1\nallowed_hosts = [\n  "a",\n  5,\n]\nthreads = -1\n')
+    with pytest.raises(SettingsError) as caught:
+        load()
+    first, second = caught.value.faults
+    assert (first.key, first.line, first.words) == ("allowed_hosts", 2, "entry 1: Input should be a valid string")
+    assert (second.key, second.line, second.file) == ("threads", 6, files[0])
+
+
+def test_a_wrong_value_that_a_stronger_source_hides_is_no_hindrance(files: tuple[Path, Path]) -> None:
+    files[1].write_text('port = "x"\n')
+    assert load(port=5).port == 5
+    assert [str(f) for layer in layers() for f in faults_of(Settings, [layer], layer.values)] == [
+        f"{files[1]}, line 1: port: Input should be a valid integer, unable to parse string as an integer"
+    ]
+
+
+def test_files_that_cannot_be_read(files: tuple[Path, Path]) -> None:
+    user, machine = files
+    user.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match=r"user\.toml: is not text in UTF-8$"):
+        load()
+    user.unlink()
+    user.mkdir()
+    with pytest.raises(SettingsError, match=r"user\.toml: Is a directory$"):
+        load()
+    user.rmdir()
+    machine.write_text("\ufeffport = 7\n", "utf-8")  # as some editors write it
+    assert load().port == 7
+
+
+def test_variables_that_are_no_settings() -> None:
+    names = ["APPLIANCE_PROT", "appliance_port", "APPLIANCE_OF_ANOTHER_KIND", "APPLIANCE_CHILD_SOCKET", "PATH"]
+    assert unknown_variables(Settings, names) == [
+        "APPLIANCE_OF_ANOTHER_KIND is ignored: there is no such setting",
+        "APPLIANCE_PROT is ignored: there is no such setting; did you mean APPLIANCE_PORT?",
+    ]
+
+
+def test_the_sources_are_looked_at_again(files: tuple[Path, Path]) -> None:
+    files[0].write_text("port = 1\nqueue_total = 1\n")
+    settings = load(port=2, host=None)
+    files[0].write_text("port = 3\nqueue_total = 4\nthreads = 5\n")
+    fresh = settings.reloaded()
+    assert (fresh.port, fresh.queue_total, fresh.threads) == (2, 4, 5)
+    assert settings.take_up(fresh) == (["queue_total"], ["threads"])
+    assert (settings.queue_total, settings.threads) == (4, 0)
+    assert settings.take_up(settings.reloaded()) == ([], ["threads"])
+    files[0].write_text("")
+    assert settings.take_up(settings.reloaded()) == (["queue_total"], [])
+    assert settings.queue_total == 1024
+
+
+def test_which_settings_wait_for_a_restart() -> None:
+    assert {name for name in Settings.model_fields if not live(name)} == {
+        "host", "port", "models", "embedded_models", "state", "device", "threads", "max_batch", "load_timeout_ms",
+        "rate_limit_storage", "max_pixels", "max_connections", "pipeline_threads",
+    }  # fmt: skip
+
+
+def test_secrets_are_not_shown() -> None:
+    assert shown("api_key", "secret-one") == shown("rate_limit_storage", "redis://:pw@h") == "(not shown)"
+    assert (shown("api_key", None), shown("rate_limit_storage", "memory://")) == (None, "memory://")
+    assert (shown("port", 5), shown("models", Path("m"))) == (5, "m")
 
 
 @pytest.mark.parametrize("rate", ["100/second", "1/day", "5/10 seconds", "20 / minute", "999999999/hour"])

@@ -1,6 +1,7 @@
 """Which providers are asked for and what is said of those that run. No card is needed."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from appliance.backends import onnx_device
 from appliance.backends.onnx_device import Truth, Wanted, truth, wanted
+from appliance.system import dlls
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 BUILT = [CUDA, CPU]
@@ -15,7 +17,7 @@ BUILT = [CUDA, CPU]
 
 @pytest.fixture(autouse=True)
 def reasons(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(onnx_device, "_why_not", lambda provider, index: f"no CUDA for {index}")
+    monkeypatch.setattr(onnx_device, "_why_not", lambda provider, index, folders=(): f"no CUDA for {index}")
     yield
 
 
@@ -77,3 +79,29 @@ def test_the_arena_is_bounded_by_the_budget() -> None:
     asked = onnx_device.wanted("cuda:1", "prefer", ("CUDAExecutionProvider",), memory_limit=1 << 30)
     options = {"device_id": 1, "arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": 1 << 30}
     assert asked.providers == [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+
+
+def test_libraries_are_loaded_once_and_from_each_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("cudart64_13.dll", "cudnn64_9.dll")
+    files = [tmp_path / "nvidia" / folder / "bin" / name for folder, name in zip("ab", names, strict=True)]
+    asked: list[str] = []
+
+    def preload(directory: str) -> None:
+        print("Failed to load what is not there")
+        asked.append(directory)
+        raise RuntimeError("the folder went away")
+
+    monkeypatch.setattr(onnx_device.ort, "preload_dlls", preload)
+    found = dlls.look("onnx", None, None, dlls.FakeSurroundings(files, packages=[tmp_path]))
+    libraries = onnx_device.CudaLibraries(found)
+    libraries.load()
+    libraries.load()
+    assert asked == [str(file.parent) for file in reversed(files)]
+    onnx_device.CudaLibraries(None).load()
+    assert len(asked) == 2
+
+
+def test_no_words_on_standard_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = dlls.look("onnx", None, None, dlls.FakeSurroundings([tmp_path / "nvidia/a/bin/cudart64_13.dll"]))
+    onnx_device.CudaLibraries(found).load()
+    assert capsys.readouterr().out == ""

@@ -1,7 +1,11 @@
 """The pure parts of the supervisor; the rest has a real process in ``tests/process``."""
 
+import asyncio
+import sys
+from pathlib import Path
+
 from appliance.engine.pulse import Pulse
-from appliance.engine.supervisor import count_death, restart_delay
+from appliance.engine.supervisor import Supervisor, _reason, count_death, restart_delay
 
 
 def test_restarts_come_later_and_later_up_to_half_a_minute() -> None:
@@ -22,6 +26,14 @@ def test_an_engine_that_served_meanwhile_comes_back_at_once() -> None:
     for _ in range(100):  # dies as soon as it is up
         deaths = count_death(deaths, 0.5)
     assert restart_delay(deaths) == 30
+
+
+def test_how_a_process_ended_is_told_in_the_terms_of_its_system() -> None:
+    assert _reason("closed", 0) == _reason("closed", None) == "closed"
+    assert _reason("closed", 3) == "closed (exit code 3)"
+    assert _reason("closed", -9) == "closed (ended by signal 9)"
+    assert _reason("closed", 3221225477) == "closed (exit code 0xC0000005, access violation)"
+    assert _reason("closed", 3221226525) == "closed (exit code 0xC000041D)"
 
 
 def test_a_missed_heartbeat_is_a_hang() -> None:
@@ -55,3 +67,20 @@ def test_the_next_look_is_not_past_the_deadline() -> None:
     assert pulse.wait_s(0, 0, 2) == 2
     assert pulse.wait_s(9, 0, 2) == 1
     assert pulse.wait_s(50, 0, 2) == 0.1
+
+
+def test_an_engine_that_does_not_start_is_counted_as_that(tmp_path: Path) -> None:
+    async def main() -> None:
+        supervisor = Supervisor(
+            [sys.executable, "-c", ""], tmp_path / "log", lambda client: None, lambda reason: None
+        )
+        assert supervisor.causes == {"crash": 0, "hang": 0, "unfit": 0, "start": 0, "asked": 0}
+        running = asyncio.ensure_future(supervisor.run())
+        async with asyncio.timeout(30):
+            while supervisor.restarts < 2:
+                await asyncio.sleep(0.01)
+        assert supervisor.causes == {"crash": 0, "hang": 0, "unfit": 0, "start": 2, "asked": 0}
+        await supervisor.stop()
+        await running
+
+    asyncio.run(main())

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.gate.costs import Cost, Profile, interpolate
+from appliance.engine.messages import CostPoint
+from appliance.gate.costs import Cost, Learned, Profile, Samples, interpolate
 
 MIB = 1 << 20
 A = ((3, 32, 32),)  # 3072 elements
@@ -138,3 +139,83 @@ def test_a_cost_is_never_below_what_is_sure(points: dict[int, int], batch: int, 
     assert profile.cost(A, batch + 1, tensor_bytes).size >= cost.size
     other = profile.cost(((5, 7),), batch, tensor_bytes)
     assert other.size >= other.least == tensor_bytes
+
+
+def test_what_runs_were_seen_to_take_raises_what_was_too_little() -> None:
+    profile = measured((1, 10), (2, 20), (4, 40))
+    assert not profile.observed(A, 2, 0, MOST), "nothing new"
+    assert profile.observed(A, 2, 20 * MIB, MOST)
+    assert profile.cost(A, 2, 0) == Cost(20 * MIB, "measured", 20 * MIB), "it was enough"
+    assert profile.observed(A, 2, 30 * MIB, MOST)
+    assert [profile.cost(A, n, 0).size // MIB for n in (1, 2, 4)] == [10, 39, 40], "30 and 30 %"
+    assert profile.cost(A, 2, 0).least == 20 * MIB, "a raise is no reason to refuse"
+    profile.observed(A, 2, 200 * MIB, 220 * MIB)
+    assert [profile.cost(A, n, 0).size // MIB for n in (1, 2, 4)] == [10, 220, 220], "bounded by the device"
+    other = ((3, 16, 16),)
+    assert profile.cost(other, 2, 0).size == 20 * MIB, "another bucket is another matter"
+
+
+def test_the_newest_64_samples_count() -> None:
+    profile = measured((1, 10))
+    profile.observed(A, 1, 100 * MIB, MOST)
+    for _ in range(60):
+        profile.observed(A, 1, 8 * MIB, MOST)
+    assert profile.cost(A, 1, 0).size == 10 * MIB, "one of 61 is beyond the 95th percentile"
+    for _ in range(4):
+        profile.observed(A, 1, 20 * MIB, MOST)
+    assert profile.cost(A, 1, 0).size == 26 * MIB, "four of the last 64 are not"
+    for _ in range(61):
+        profile.observed(A, 1, 8 * MIB, MOST)
+    assert profile.cost(A, 1, 0).size == 10 * MIB, "and never below what was measured"
+
+
+def test_an_operator_s_word_is_not_doubted_by_what_is_seen() -> None:
+    profile = Profile((10 * MIB, 0))
+    profile.observed(A, 1, 100 * MIB, MOST)
+    assert profile.cost(A, 1, 0).size == 10 * MIB
+    profile.ran_out(A, 1, 10 * MIB, MOST)
+    assert profile.cost(A, 1, 0).size == 15 * MIB
+
+
+def test_what_was_learned_is_kept_and_recalled() -> None:
+    old = measured((1, 10))
+    old.ran_out(A, 4, 40 * MIB, MOST)
+    old.observed(A, 1, 20 * MIB, 1000 * MIB)
+    kept = old.learned("cuda:0")
+    assert kept == Learned("cuda:0", (CostPoint(A, 4, 60 * MIB),), (Samples(A, 1, (20 * MIB,), 1000 * MIB),))
+    new = measured((1, 10))
+    new.cost(A, 1, 0)
+    new.recall(kept)
+    assert [new.cost(A, n, 0).size // MIB for n in (1, 4)] == [26, 60]
+    assert new.learned("cuda:0") == kept
+
+
+def test_what_is_kept_is_bounded() -> None:
+    profile = Profile()
+    for n in range(3000):
+        profile.observed(((n,),), 1, n, MOST)
+        profile.observed(A, n, n, MOST)
+        profile.ran_out(((n,),), 1, n * MIB, MOST)
+    kept = profile.learned("cpu")
+    assert (len(kept.floors), len(kept.samples)) == (1024, 256)
+    assert sum(len(w) for w in profile._seen.values()) <= 1024 + 64
+
+
+@given(
+    st.dictionaries(st.integers(1, 8), st.integers(0, 10**9), max_size=4),
+    st.lists(st.tuples(st.integers(1, 8), st.integers(0, 10**9)), max_size=80),
+    st.integers(1, 10**9),
+)
+def test_samples_never_lower_a_cost_and_never_lift_it_over_the_device(
+    points: dict[int, int], samples: list[tuple[int, int]], most: int
+) -> None:
+    plain, profile = Profile(), Profile()
+    for one in (plain, profile):
+        for n, size in points.items():
+            one.measured(A, n, size)
+    for n, size in samples:
+        profile.observed(A, n, size, most)
+    for n in range(1, 10):
+        before, after = plain.cost(A, n, 1000), profile.cost(A, n, 1000)
+        assert before.size <= after.size <= max(before.size, most)
+        assert (after.source, after.least) == (before.source, before.least)

@@ -620,7 +620,7 @@ async def test_finished_requests_are_remembered_up_to_a_bound_and_hold_no_tensor
         await bench.queue.result(ticket)
         before = sys.getrefcount(outputs)
         kept = bench.gate.requests[f"r{n}"]
-        assert (kept.inputs, kept.future) == ((), None)
+        assert (kept.inputs, kept._outcome) == ((), None)
         assert before == 2, "nothing but this test holds the outputs"
     assert list(bench.gate.requests) == [f"r{n}" for n in range(40, 50)]
 

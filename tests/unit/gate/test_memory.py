@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from appliance.engine.client import RunResult
 from appliance.engine.messages import CostPoint, DeviceMemory
 from appliance.errors import ApplianceError, InsufficientMemory, Overloaded, QueueTimeout
+from appliance.gate.costs import Learned
 from appliance.gate.ticket import Ticket
 from appliance.models.spec import MemoryConfig, ModelSpec
 from appliance.models.tensors import from_array
@@ -394,6 +395,92 @@ async def test_an_engine_s_death_clears_the_books_and_keeps_what_was_learned() -
         bench.runner.finish()
         await passed(0.01)
     bench.all_ended_once()
+
+
+MEASURED = (CostPoint(((1, 1),), 1, 100 * MIB),)
+
+
+def read(bench: Device, ours: int, busy: int) -> None:
+    """A heartbeat: the engine holds ``ours`` MiB, with so many runs in its lanes."""
+    bench.gate.memory_read({DEVICE: DeviceMemory(GIB, GIB - ours * MIB, ours * MIB)}, busy)
+
+
+@timed
+async def test_a_run_that_is_seen_to_take_more_is_booked_with_more_from_then_on() -> None:
+    bench = Device(spec_of(MemoryConfig(), instances=1), MEASURED)
+    told: list[int] = []
+    bench.gate.memory.on_learned = lambda: told.append(1)
+    read(bench, 50, 0)
+    bench.ask(1)
+    assert bench.ledger.in_flight == 100 * MIB
+    read(bench, 350, 1)
+    bench.runner.finish()
+    read(bench, 50, 0)
+    bench.ask(1)
+    assert bench.ledger.in_flight == 390 * MIB, "300 and 30 %"
+    bench.runner.finish()
+    assert told == [1] and bench.gate.memory.untold == {("m", "1")}
+    kept = bench.gate.memory.learned(("m", "1"))
+    assert kept is not None and kept.device == DEVICE and kept.samples[0].sizes == (300 * MIB,)
+
+
+@timed
+async def test_what_two_models_took_together_is_nobody_s() -> None:
+    bench = Device(spec_of(MemoryConfig(), instances=1), MEASURED)
+    bench.loads(spec_of(MemoryConfig(), name="n"), MEASURED)
+    read(bench, 50, 0)
+    bench.ask(1)
+    bench.ask(1, "n")
+    read(bench, 850, 2)
+    bench.runner.finish()
+    bench.runner.finish()
+    assert bench.gate.memory.untold == set()
+    bench.ask(1)
+    read(bench, 850, 1)
+    assert bench.gate.memory.untold == set(), "no level: both may have taken it"
+
+
+@timed
+async def test_what_was_kept_from_an_earlier_start_counts_on_the_same_device() -> None:
+    kept = Learned(DEVICE, (CostPoint(((1, 1),), 1, 500 * MIB),))
+    for device, size in ((DEVICE, 500), ("cuda:0", 100)):
+        bench = Device(spec_of(MemoryConfig(), name="other"))
+        spec = spec_of(MemoryConfig())
+        bench.gate.memory.loaded(("m", "1"), spec, 0, MEASURED, learned=msgspec.structs.replace(kept, device=device))
+        bench.queue.attach(bench.runner, 7, spec)
+        bench.ask(1)
+        assert bench.ledger.in_flight == size * MIB
+
+
+@timed
+async def test_what_only_idle_models_are_in_the_way_of_waits_for_them_to_leave() -> None:
+    bench = Device()
+    bench.loads(spec_of(name="idle"), weights=300 * MIB)
+    bench.gate.memory.movable = lambda model, device: 300 * MIB if (model, device) == ("m", DEVICE) else 0
+    asked: list[tuple[str, str, int]] = []
+    bench.gate.on_short = lambda *what: asked.append(what)
+    runs, waits = bench.ask(100), bench.ask(800)
+    assert (runs.state, waits.state) == ("running", "queued")
+    assert asked == [("m", DEVICE, 800 * MIB)]
+    bench.runner.finish()
+    assert waits.state == "queued"
+    bench.gate.memory.unloaded(("idle", "1"))
+    bench.gate.more_room()
+    await passed(0.01)
+    assert waits.state == "running"
+    with pytest.raises(InsufficientMemory):
+        bench.gate.memory.check(bench.spec, bench.ask(1025 + 300))
+
+
+@timed
+async def test_a_run_that_only_waits_for_other_runs_sends_nobody_away() -> None:
+    bench = Device()
+    bench.loads(spec_of(name="idle"), weights=300 * MIB)
+    asked: list[Any] = []
+    bench.gate.on_short = lambda *what: asked.append(what)
+    bench.ask(600)
+    assert bench.ask(700).state == "queued"
+    assert asked == []
 
 
 @timed

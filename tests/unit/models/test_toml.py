@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import ModelLoadError
-from appliance.models.spec import Batching, ModelConfig
-from appliance.models.toml import plain_name, read_config
-from appliance.models.toml_lines import key_lines
+from appliance.models.spec import Batching, ModelConfig, Pad
+from appliance.models.toml import located, plain_name, read_config
+from appliance.toml_lines import key_lines
 
 WHOLE = """
 backend = "onnx"          # everything there is
@@ -38,6 +38,9 @@ threshold = 0.5
 [backend_options]
 x = [1, 2]
 """
+
+
+PAD = "[batching.pad.length]\nbuckets = [8, 16]\n"
 
 
 def fault(text: str) -> str:
@@ -96,6 +99,44 @@ def test_every_key_is_read() -> None:
         ("[memory]\n\nitem_bytes = -5", 3, "'memory.item_bytes' must be 0 to"),
         ("[memory]\nrun_bytes = 1.5", 2, "'memory.run_bytes' must be a whole number, not a number with a point"),
         ("[memory]\nbytes = 1", 2, "unknown key 'bytes' in [memory]"),
+        ("[batching.pad]\nlength = 3", 2, "'batching.pad.length' must be a table"),
+        (
+            f"{PAD}inputs = {{ ids = 1 }}\naxis = 1",
+            4,
+            "unknown key 'axis' in [batching.pad.length] (known: buckets, ",
+        ),
+        ("[batching.pad.length]\ninputs = { ids = 1 }", 1, "'batching.pad.length' needs 'buckets'"),
+        (f"{PAD}", 1, "'batching.pad.length' needs 'inputs', each with its axis"),
+        (
+            "[batching.pad.length]\n\nbuckets = [8, 16, 16]\ninputs = { ids = 1 }",
+            3,
+            "'batching.pad.length.buckets' must be rising sizes of 1 and up, not [8, 16, 16]",
+        ),
+        ("[batching.pad.length]\nbuckets = [0, 8]\ninputs = { ids = 1 }", 2, "must be rising sizes of 1 and up"),
+        ("[batching.pad.length]\nbuckets = [8.5]\ninputs = { ids = 1 }", 2, "must be a whole number, not a number"),
+        (f"{PAD}inputs.ids = 1\ninputs.mask = 0", 4, "the axis of 'mask' must be 1 to 32; 0 is the batch"),
+        (f"{PAD}inputs = {{ ids = 1 }}\noutputs = {{ y = -1 }}", 4, "'batching.pad.length.outputs': the axis of 'y'"),
+        (f"{PAD}inputs = {{ ids = 1 }}\n\nvalues = {{ x = 1 }}", 5, "names 'x', which is not in its 'inputs'"),
+        (f"{PAD}inputs = {{ ids = 1 }}\nvalues = {{ ids = 'a' }}", 4, "each value in 'batching.pad.length.values'"),
+        (f"{PAD}inputs = {{ ids = 1 }}\nvalues = {{ ids = {10**20} }}", 4, "the value of 'ids' is too large"),
+        (
+            f"{PAD}inputs = {{ ids = 1 }}\n[batching.pad.more]\nbuckets = [2]\ninputs = {{ ids = 1 }}",
+            6,
+            "'batching.pad.more.inputs': the axis of 'ids' is in 'batching.pad.length' already",
+        ),
+        (
+            f"{PAD}inputs = {{ x = 1 }}\nvalues = {{ x = 1 }}\n"
+            "[batching.pad.more]\nbuckets = [2]\ninputs = { x = 2 }\nvalues = { x = 2 }",
+            8,
+            "'x' is filled with another value already",
+        ),
+        (
+            "[batching.pad.a]\nbuckets = [1, 2, 3, 4, 5, 6, 7, 8, 9]\ninputs = { x = 1 }\n"
+            "[batching.pad.b]\nbuckets = [1, 2, 3, 4, 5, 6, 7, 8]\ninputs = { x = 2 }",
+            1,
+            "'batching.pad' makes 72 combinations of buckets, the most is 64",
+        ),
+        (f"batching.max = 1\n{PAD}inputs = {{ ids = 1 }}", 2, "'batching.pad' is for requests that share a run"),
         ("[pipeline]\nthreshold = 1", 1, "[pipeline] needs 'task'"),
         ("\nbackend = 'pipeline'", 2, "needs a table [pipeline]"),
         ("[warmup.shapes]\nx = [1,\n0]", 2, "the warm-up shape of 'x' must have sizes of 1 and up"),
@@ -140,6 +181,28 @@ def test_any_text_is_read_or_refused_in_words(text: str) -> None:
         read_config(text)
     except ModelLoadError as error:
         assert error.message.startswith("model.toml")
+
+
+def test_lengths_that_may_be_filled_up() -> None:
+    text = (
+        f"[batching]\nmax = 4\n{PAD}inputs = {{ ids = 1, mask = 1 }}\noutputs = {{ y = 2 }}\nvalues = {{ ids = 7 }}"
+    )
+    assert read_config(text).batching == Batching(
+        max=4, pad={"length": Pad((8, 16), {"ids": 1, "mask": 1}, {"y": 2}, {"ids": 7})}
+    )
+
+
+def test_a_fault_that_is_found_later_has_its_line_too() -> None:
+    text = f"{PAD}inputs = {{ ids = 1 }}\n[warmup]\nshapes.x = [1]"
+    for message, line in (
+        ("batching.pad.length.inputs: axis 1 of 'ids' INT64[-1,7] is not free", 3),
+        ("batching.pad.length.values: 300 is no value of 'ids'", 1),
+        ("batching.pad: a batch fails", 1),
+        ("warmup.shapes: the model has no input 'x'", 5),
+    ):
+        assert located(message, text, "model.toml") == f"model.toml line {line}: {message}"
+    for message in ("unsupported opset: 99", "the warm-up failed: no", "", "limits.rate: x"):
+        assert located(message, text, "model.toml") == message
 
 
 def test_plain_names() -> None:

@@ -49,6 +49,18 @@ async def test_what_lies_in_the_folder_is_loaded_one_after_the_other(bench: Benc
 
 
 @served
+async def test_before_anybody_has_looked_nothing_is_unknown(bench: Bench) -> None:
+    """Just started: a client that comes back after an upgrade is told to wait, not that its model is gone."""
+    bench.model("a")
+    with pytest.raises(WarmingUp):
+        bench.catalog.version("a")
+    await bench.rescan()
+    assert bench.catalog.version("a").ready
+    with pytest.raises(ModelNotFound):
+        bench.catalog.version("b")
+
+
+@served
 async def test_an_unknown_model_and_version(bench: Bench) -> None:
     bench.model("a")
     await bench.rescan()

@@ -41,7 +41,7 @@ class Engine:
         self.kills: list[tuple[float, str]] = []
         self.client: Any = object()
 
-    def kill(self, reason: str) -> None:
+    def kill(self, reason: str, cause: str = "hang") -> None:
         loop = asyncio.get_running_loop()
         self.kills.append((loop.time() - virtual_time.START, reason))
         loop.call_later(0.1, self._next)

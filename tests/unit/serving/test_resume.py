@@ -31,7 +31,7 @@ class Engine:
         await asyncio.sleep(self.outcome if isinstance(self.outcome, float) else 1.0)
         return 2
 
-    def kill(self, reason: str) -> None:
+    def kill(self, reason: str, cause: str = "hang") -> None:
         self.kills.append(reason)
         asyncio.get_running_loop().call_later(0.5, self._gone)
 

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from appliance.engine.messages import DeviceMemory
-from appliance.errors import InsufficientMemory, ModelNotFound, Overloaded, WarmingUp
+from appliance.errors import InsufficientMemory, ModelLoadError, ModelNotFound, Overloaded, WarmingUp
 from appliance.gate.gate import Gate
 from appliance.models.repository import ModelFile, Root, scan
+from appliance.models.spec import ModelConfig
 from appliance.serving import room
 from tests.support.fake_client import FakeClient
+from tests.support.fake_runner import rows
 from tests.unit.gate.gate_helpers import Bounds, Ends
 from tests.unit.serving.serving_helpers import Bench
 
@@ -180,6 +182,59 @@ def test_the_room_of_a_load_is_booked_while_it_lasts(worked: Any) -> None:
     worked(test)
 
 
+def test_the_warm_up_s_largest_run_is_booked_with_it_as_far_as_there_is_room(worked: Any) -> None:
+    async def test(bench: Loaded) -> None:
+        await bench.add("idle", 300)
+        memory = f"[memory]\nrun_bytes = {50 * MIB}\nitem_bytes = {25 * MIB}\n[batching]\nmax = 4\n"
+        for name, weights, booked in (("a", 200, 200 + 50 + 4 * 25), ("b", 480, 500)):
+            bench.client.hold[name] = asyncio.Event()
+            bench.model(name, f"{memory}{HAS}{weights * MIB}")
+            await bench.catalog.rescan()
+            await bench.until(lambda name=name: bench.client.loads[-1].model == name)
+            assert bench.ledger.in_flight == booked * MIB
+            bench.client.hold[name].set()
+            await bench.settled()
+        assert bench.served() == {"idle", "a", "b"}, "nobody leaves for a warm-up alone"
+
+    worked(test)
+
+
+def test_idle_models_leave_for_a_run_that_would_never_fit_beside_them(worked: Any) -> None:
+    async def test(bench: Loaded) -> None:
+        each = f"[memory]\nrun_bytes = 0\nitem_bytes = {100 * MIB}\n[batching]\nmax = 1\n"
+        await bench.add("required", 100, "required = true")
+        await bench.add("kept", 100, "keep_alive_s = 1000.0")
+        for name in ("older", "newer"):
+            await bench.add(name, 200)
+            await bench.use(name)
+        await bench.add("m", 100, each)
+        queue = bench.gate.queue("m", "1")
+
+        def ask(items: int) -> Any:
+            return queue.submit("r", rows(*[1.0] * items), ("y",), queue_s=20, run_s=20)
+
+        assert ask(3).state == "running", "300 are left"
+        bench.client.finish()
+        waits = ask(4)
+        assert waits.state == "queued"
+        await bench.until(lambda: waits.state == "running")
+        assert bench.served() == {"required", "kept", "newer", "m"}, "the longest unused, and no more than needed"
+        bench.client.finish()
+        waits = ask(8)
+        await asyncio.sleep(0.05)
+        assert waits.state == "queued" and "newer" in bench.served(), "in vain: what is kept has to go too"
+        bench.catalog.model("kept").folder = msgspec.structs.replace(
+            bench.catalog.model("kept").folder, config=ModelConfig(backend="fake")
+        )
+        bench.reads()  # the next heartbeat
+        await bench.until(lambda: waits.state == "running")
+        assert bench.served() == {"required", "m"}
+        with pytest.raises(InsufficientMemory):
+            ask(9)
+
+    worked(test)
+
+
 def test_a_load_waits_for_runs_but_not_for_what_waits(worked: Any) -> None:
     async def test(bench: Loaded) -> None:
         bench.ledger.start("run", 700 * MIB)
@@ -295,3 +350,25 @@ def test_where_a_model_will_live(tmp_path: Path) -> None:
         assert home("auto", n) == "cpu"
 
     asyncio.run(main())
+
+
+def test_what_a_failed_load_left_taken_is_not_put_down_to_the_run_beside_it(worked: Any) -> None:
+    async def test(bench: Loaded) -> None:
+        def holds(mib: int, busy: int) -> None:
+            bench.gate.memory_read({"fake:0": DeviceMemory(1000 * MIB, (1000 - mib) * MIB, mib * MIB)}, busy)
+
+        await bench.add("a", 100)
+        holds(100, 0)
+        _, ticket = bench.ask("a")
+        bench.client.faults["b"] = ModelLoadError("not a model")
+        await bench.add("b", 200)
+        holds(300, 1)
+        assert bench.gate.memory.untold == set()
+        bench.client.finish()
+        assert ticket.state == "done"
+        holds(300, 0)
+        bench.ask("a")
+        holds(350, 1)
+        assert bench.gate.memory.untold == {("a", "1")}, "from a new level on it is seen again"
+
+    worked(test)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.system import cuda_loader
-from appliance.system.cuda import CudaFinding, Driver, needed_libraries, why_not_cuda
-from appliance.system.cuda_loader import FakeLoader, SystemLoader, pe_imports
+from appliance.system import cuda_loader, pe
+from appliance.system.cuda import CudaFinding, Driver, why_not_cuda
+from appliance.system.cuda_loader import FakeLoader, SystemLoader
 
 ADA = (8, 9)
 GOOD = Driver(version=13020, init=0, capabilities=(ADA,))
@@ -188,16 +188,61 @@ def test_windows_libraries_in_a_circle_end(windows_provider: Path) -> None:
     assert why_not_cuda(loader, windows_provider).library == "a.dll"
 
 
-def test_the_names_of_the_libraries() -> None:
-    assert needed_libraries(False, 13, 9) == [
-        "libcudart.so.13",
-        "libcublasLt.so.13",
-        "libcublas.so.13",
-        "libcurand.so.10",
-        "libcufft.so.12",
-        "libcudnn.so.9",
-    ]
-    assert needed_libraries(True, 12, 9)[-2:] == ["cufft64_11.dll", "cudnn64_9.dll"]
+def test_windows_says_that_a_library_is_of_another_version(windows_provider: Path) -> None:
+    loader = FakeLoader(
+        windows=True,
+        libraries={windows_provider.name: "[WinError 127] procedure"},
+        needs={windows_provider.name: ["KERNEL32.dll", "cublasLt64_13.dll"]},
+        lacking={"cublasLt64_13.dll": "cublasLtMatmul"},
+    )
+    finding = why_not_cuda(loader, windows_provider, cure="run: appliance-cli runtime install cuda --from FILE")
+    assert finding.library == "cublasLt64_13.dll"
+    assert finding.reason == (
+        "cublasLt64_13.dll is of another version than ONNX Runtime needs (it has no cublasLtMatmul); "
+        "run: appliance-cli runtime install cuda --from FILE"
+    )
+
+
+def test_a_part_of_cudnn_is_told_with_the_cure(windows_provider: Path) -> None:
+    loader = FakeLoader(
+        windows=True,
+        libraries=dict.fromkeys(
+            [f"cudnn_graph64_{n}.dll" for n in (6, 7, 8, 9, 10)],
+            FAILED,
+        ),
+    )
+    finding = why_not_cuda(loader, windows_provider, cure="do this")
+    assert finding.reason == "cudnn_graph64_9.dll (cuDNN 9) was not found; do this"
+    assert (finding.library, finding.wanted) == ("cudnn_graph64_9.dll", "9")
+
+
+def test_the_compiler_of_cuda_is_told_by_the_name_of_its_file(windows_provider: Path) -> None:
+    loader = FakeLoader(windows=True, libraries={"nvrtc64_130_0.dll": FAILED})
+    assert why_not_cuda(loader, windows_provider).reason == (
+        "nvrtc64_130_0.dll (CUDA 13) was not found; install CUDA 13 or the extra 'cuda'"
+    )
+
+
+def test_a_library_that_is_there_but_lacks_another(windows_provider: Path) -> None:
+    loader = FakeLoader(
+        windows=True,
+        libraries=dict.fromkeys(["cudnn_ops64_9.dll", "zlibwapi.dll"], FAILED),
+        places={"cudnn_ops64_9.dll": Path("cudnn_ops64_9.dll")},
+        needs={"cudnn_ops64_9.dll": ["KERNEL32.dll", "zlibwapi.dll"]},
+    )
+    finding = why_not_cuda(loader, windows_provider)
+    assert finding.reason == "zlibwapi.dll, which ONNX Runtime's CUDA provider needs, was not found"
+
+
+@pytest.mark.parametrize(
+    ("windows", "cuda", "least"),
+    [(True, 13, "580.88"), (False, 13, "580.65.06"), (True, 12, "528.33"), (False, 12, "525.60.13")],
+)
+def test_the_driver_to_install_is_named(provider: Path, windows: bool, cuda: int, least: str) -> None:
+    none = why_not_cuda(FakeLoader(Driver(missing="not found"), windows=windows), provider, cuda_major=cuda)
+    assert none.reason.endswith(f"was not found); install driver {least} or newer")
+    old = why_not_cuda(FakeLoader(Driver(version=11080, init=0), windows=windows), provider, cuda_major=cuda)
+    assert old.reason.endswith(f"CUDA {cuda}.0 is needed; install driver {least} or newer")
 
 
 def test_a_finding_is_one_line(provider: Path) -> None:
@@ -264,7 +309,7 @@ def test_a_driver_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert SystemLoader().driver().missing is not None
 
 
-def test_the_imports_of_a_windows_program() -> None:
+def test_the_imports_of_a_windows_program(tmp_path: Path) -> None:
     import ensurepip
 
     wheels = list((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"))
@@ -272,8 +317,10 @@ def test_the_imports_of_a_windows_program() -> None:
         pytest.skip("this Python has no wheel of pip, which holds small Windows programs")
     with zipfile.ZipFile(io.BytesIO(wheels[0].read_bytes())) as wheel:
         for name in ("t32.exe", "t64.exe"):
-            names = pe_imports(wheel.read(f"pip/_vendor/distlib/{name}"))
-            assert "kernel32.dll" in [found.lower() for found in names]
+            file = tmp_path / name
+            file.write_bytes(wheel.read(f"pip/_vendor/distlib/{name}"))
+            found = {library.lower(): functions for library, functions in pe.imports(file).items()}
+            assert {"GetModuleFileNameW", "CreateProcessW", "ExitProcess"} <= set(found["kernel32.dll"])
 
 
 def test_a_file_that_is_no_windows_library(tmp_path: Path) -> None:
@@ -281,4 +328,15 @@ def test_a_file_that_is_no_windows_library(tmp_path: Path) -> None:
         file = tmp_path / "x.dll"
         file.write_bytes(content)
         assert list(SystemLoader().imports(file)) == []
+        assert SystemLoader().lacks("y.dll", file) is None
     assert list(SystemLoader().imports(tmp_path / "nothing.dll")) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs a C compiler on Linux")
+def test_folders_are_looked_in_first(tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text("int a;\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libmade.so.13", tmp_path / "a.c"], check=True)
+    assert SystemLoader().load("libmade.so.13") is not None
+    loader = SystemLoader([tmp_path / "not there", tmp_path])
+    assert loader.load("libmade.so.13") is None
+    assert loader.locate("libmade.so.13") == tmp_path / "libmade.so.13"

@@ -84,6 +84,12 @@ class Library:
         assert sensor == 0
         return 55
 
+    def nvmlDeviceGetPowerUsage(self, card: Card) -> int:
+        return 71250
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, card: Card) -> int:
+        return 115_000
+
     def nvmlDeviceGetCudaComputeCapability(self, card: Card) -> tuple[int, int]:
         return (8, 9)
 
@@ -117,6 +123,8 @@ def test_a_card_that_tells_everything() -> None:
             used_by_us=GIB + 5,
             utilisation=0.37,
             temperature_c=55.0,
+            power_w=71.25,
+            power_limit_w=115.0,
             driver="580.65.06",
             cuda_version="13.2",
             compute_capability="8.9",

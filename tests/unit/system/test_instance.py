@@ -50,6 +50,7 @@ def test_the_port_file_says_where_and_is_gone_afterwards(tmp_path: Path) -> None
         "pid": os.getpid(),
         "started": running.started,
         "version": "1.2.3",
+        "key": "",
     }
     if sys.platform != "win32":
         assert (tmp_path / "instance-0.json").stat().st_mode & 0o077 == 0

@@ -1,5 +1,6 @@
 """The painter with a stand-in for pystray: threads, reasons, and that nothing of it stops the program."""
 
+import ctypes
 import importlib
 import os
 import subprocess
@@ -17,7 +18,7 @@ from appliance.system import desktop
 from appliance.system.desktop import DesktopError
 from appliance.tray import backend
 from appliance.tray.icon import available, run_tray
-from appliance.tray.menu import TrayState
+from appliance.tray.state import ModelState, TrayState
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -31,11 +32,11 @@ class Menu:
 
     SEPARATOR = object()
 
-    def __init__(self, make: Callable[[], tuple[Any, ...]]) -> None:
-        self.make = make
+    def __init__(self, *items: Any) -> None:
+        self.items = items
 
     def __iter__(self) -> Any:
-        return iter(self.make())
+        return iter(self.items[0]() if callable(self.items[0]) else self.items)
 
 
 class Icon:
@@ -97,7 +98,9 @@ def until(probe: Callable[[], Any]) -> Any:
 class Show:
     """run_tray in a thread."""
 
-    def __init__(self, get_state: Callable[[], TrayState], act: Callable[[Any], Any] = lambda _a: None) -> None:
+    def __init__(
+        self, get_state: Callable[[], TrayState], act: Callable[[Any, str], Any] = lambda _a, _m: None
+    ) -> None:
         self.stop, self.changed = threading.Event(), threading.Event()
         self.said: list[str] = []
         self.result: list[str | None] = []
@@ -153,7 +156,7 @@ def test_bursts_are_painted_a_few_times_only(shown: type[Icon]) -> None:
 def test_an_action_runs_outside_the_loop_and_its_answer_is_shown(shown: type[Icon]) -> None:
     threads: list[str] = []
 
-    def act(action: str) -> str | None:
+    def act(action: str, _model: str) -> str | None:
         threads.append(threading.current_thread().name)
         if action == "open_logs":
             raise DesktopError("xdg-open is not installed")
@@ -167,6 +170,37 @@ def test_an_action_runs_outside_the_loop_and_its_answer_is_shown(shown: type[Ico
     until(lambda: sorted(icon.notes) == ["did open_dashboard", "xdg-open is not installed"])
     assert threads == ["tray-action", "tray-action"]
     assert chosen["Ready: CPU"] is None
+    show.end()
+
+
+def test_a_submenu_tells_the_model_and_the_tick(shown: type[Icon]) -> None:
+    chosen: list[tuple[str, str]] = []
+    models = (ModelState(name="yolo", condition="ready", pinned=True), ModelState(name="ocr", condition="unloaded"))
+    show = Show(lambda: state(models=models), lambda action, model: chosen.append((action, model)))
+    icon = until(lambda: shown.made and shown.made[0].visible and shown.made[0])
+    (opened,) = [item for item in icon.menu if item is not Menu.SEPARATOR and item.text.startswith("Models")]
+    lines = {item.text: item for item in opened.action}
+    ocr = {item.text: item for item in lines["ocr: not loaded"].action if item is not Menu.SEPARATOR}
+    yolo = {item.text: item for item in lines["yolo: ready, pinned"].action if item is not Menu.SEPARATOR}
+    ocr["Load"].action(icon, None)
+    until(lambda: chosen == [("load_model", "ocr")])
+    pin = "Pinned: makes room for no other model"
+    assert (yolo[pin].checked(None), ocr[pin].checked(None), ocr["Load"].checked) == (True, False, None)
+    show.end()
+
+
+def test_what_a_person_should_know_is_shown_once(shown: type[Icon]) -> None:
+    now = [state()]
+    show = Show(lambda: now[0])
+    icon = until(lambda: shown.made and shown.made[0].visible and shown.made[0])
+    now[0] = state("degraded", device_reason="no driver " * 40, restart_needed=("port",))
+    show.changed.set()
+    until(lambda: icon.notes)
+    show.changed.set()
+    time.sleep(0.4)
+    (told,) = icon.notes
+    assert told.startswith("Changed, and counts after a restart: port\nRunning on CPU: no driver")
+    assert len(told) == 255
     show.end()
 
 
@@ -205,7 +239,7 @@ def test_no_backend_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
         raise backend.NoTray("nothing works")
 
     monkeypatch.setattr(backend, "load", fail)
-    assert run_tray(state, lambda _a: None, threading.Event(), threading.Event()) == "nothing works"
+    assert run_tray(state, lambda _a, _m: None, threading.Event(), threading.Event()) == "nothing works"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="about displays")
@@ -215,7 +249,7 @@ def test_without_a_display_it_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -
     reason = available()
     assert reason is not None
     assert "graphical session" in reason
-    assert run_tray(state, lambda _a: None, threading.Event(), threading.Event()) == reason
+    assert run_tray(state, lambda _a, _m: None, threading.Event(), threading.Event()) == reason
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="about displays")
@@ -232,7 +266,7 @@ def test_a_display_that_is_not_there_is_a_reason(monkeypatch: pytest.MonkeyPatch
 
 def test_importing_the_tray_imports_no_toolkit() -> None:
     code = (
-        "import sys, appliance.tray.icon, appliance.tray.menu, appliance.tray.drawing\n"
+        "import sys, appliance.tray.icon, appliance.tray.actions, appliance.tray.drawing\n"
         "print([m for m in ('pystray', 'PIL', 'gi', 'Xlib') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -268,6 +302,31 @@ def test_on_windows_log_off_is_allowed_and_the_menu_is_built_when_it_opens(monke
     assert quits == [1]
     assert backend.label("R&D", "win32") == "R&&D"
     assert backend.label("R&D", "gtk") == "R&D"
+
+
+def test_on_windows_an_icon_that_could_not_be_added_is_added_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    taskbar: list[bool] = [False]
+    calls: list[Any] = []
+
+    class Data(ctypes.Structure):
+        _fields_ = (("cbSize", ctypes.c_uint), ("hWnd", ctypes.c_void_p), ("uFlags", ctypes.c_uint))
+
+    def shell(code: int, data: Data) -> bool:
+        calls.append((code, data.hWnd, data.uFlags))
+        return taskbar[0]
+
+    win32 = SimpleNamespace(NOTIFYICONDATAW=Data, NIM_MODIFY=1, Shell_NotifyIcon=shell)
+    monkeypatch.setattr(importlib, "import_module", lambda name: {"pystray._util.win32": win32}[name])
+    icon = SimpleNamespace(visible=True, _hwnd=77, _show=lambda: calls.append("show"))
+    backend.keep_shown(icon, "win32")
+    assert calls == [(1, 77, 0), "show"]
+    taskbar[0] = True
+    backend.keep_shown(icon, "win32")
+    assert calls[2:] == [(1, 77, 0)]
+    backend.keep_shown(icon, "gtk")
+    icon.visible = False
+    backend.keep_shown(icon, "win32")
+    assert len(calls) == 3
 
 
 def test_at_log_off_nobody_waits_for_the_loop(shown: type[Icon], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Explains this machine: facts are gathered in bounded time, findings are pure functions of them."""
