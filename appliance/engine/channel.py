@@ -183,7 +183,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._on_close(self._fault or (str(exc) if exc else "the connection was closed"))
+        self._on_close(self._fault or "the connection was closed")  # an errno would say no more
 
     def write(self, message: ToEngine, payload: Iterable[Buffer] = ()) -> None:
         """Queue one frame for sending; never blocks."""

@@ -122,7 +122,7 @@ function engine(status) {
       "li",
       {},
       h("time", { datetime: new Date(death.at * 1000).toISOString(), text: when(death.at) }),
-      h("span", { text: death.exit_code === null ? death.reason : `${death.reason} (${t("exit_code")} ${death.exit_code})` }),
+      h("span", { text: death.reason }),
     ),
   );
   box.replaceChildren(

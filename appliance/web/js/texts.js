@@ -77,7 +77,6 @@ export const TEXTS = {
   runtime: ["Runtime", "Laufzeit", "运行时"],
   restarts: ["Restarts", "Neustarts", "重启次数"],
   no_restarts: ["It has never been restarted.", "Sie wurde noch nie neu gestartet.", "从未重启过。"],
-  exit_code: ["exit code", "Exit-Code", "退出码"],
   engine_starting: ["starting", "startet", "正在启动"],
   engine_ready: ["ready", "bereit", "就绪"],
   engine_restarting: ["restarting", "startet neu", "正在重启"],
