@@ -34,6 +34,7 @@ from appliance.system import devices, gpu_users, paths, ports, windows_only
 from appliance.system.devices_host import process_tree
 from appliance.system.instance import find_running
 from appliance.system.long_paths import shown
+from appliance.system.writable import write_fault
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu")
 _NATIVE_S, _ENGINE_S = 35.0, 60.0  # less than what `gather` allows, so that they can say themselves what is late
@@ -186,23 +187,6 @@ def _folder(role: Role, folder: Path) -> Folder:
         longest=_longest(folder),
         extended=shown(folder) != str(folder),
     )
-
-
-def write_fault(folder: Path) -> str | None:
-    """Why a file cannot be written there, or None. What had to be made for it is removed again."""
-    made = [p for p in (folder, *folder.parents) if not p.exists()]
-    probe = folder / f".doctor-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"doctor")
-        return None if probe.read_bytes() == b"doctor" else "what is read is not what was written"
-    except OSError as error:
-        return error.strerror or type(error).__name__
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
-            for parent in made:
-                parent.rmdir()
 
 
 def _longest(folder: Path) -> str | None:

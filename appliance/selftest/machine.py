@@ -1,11 +1,8 @@
 """The checks of the place the program runs in: streams, folders, paths, the tray, start at login, the device."""
 
-import contextlib
-import os
 import shutil
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from appliance.selftest.context import FAR, Context
@@ -13,6 +10,7 @@ from appliance.selftest.report import Finding, failed, ok, warning
 from appliance.system import autostart, paths
 from appliance.system.autostart import AutostartError, Place
 from appliance.system.long_paths import extended
+from appliance.system.writable import write_fault
 
 HARD_NAME = "Jörg Müller 测试"
 _LONG = 300  # characters; Windows' old limit is 260
@@ -47,13 +45,13 @@ def folders(context: Context) -> Finding:
     faults: list[str] = []
     words: list[str] = []
     for name, folder in (("state", state), ("logs", state / "logs"), ("models", models)):
-        fault = _write_fault(folder)
+        fault = write_fault(folder)
         (faults if fault else words).append(f"{name} {folder}{f': {fault}' if fault else ''}")
     if faults:
         cure = "give this user the right to write there, or choose other folders (settings state and models)"
         return failed(f"cannot be written: {'; '.join(faults)}", cure)
     program = paths.program_folder()
-    read_only = _write_fault(program) is not None
+    read_only = write_fault(program) is not None
     told = f"{'; '.join(words)}; program {program} ({'read-only' if read_only else 'can be written'})"
     free = shutil.disk_usage(next(p for p in (state, *state.parents) if p.exists())).free
     if free < _ROOM:
@@ -61,34 +59,17 @@ def folders(context: Context) -> Finding:
     return ok(told)
 
 
-def _write_fault(folder: Path) -> str | None:
-    """Why a file cannot be written there, or None. What had to be made for it is removed again."""
-    made = [p for p in (folder, *folder.parents) if not p.exists()]
-    probe = folder / f".selftest-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"selftest")
-        return None if probe.read_bytes() == b"selftest" else "what is read is not what was written"
-    except OSError as error:
-        return error.strerror or type(error).__name__
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
-            for parent in made:
-                parent.rmdir()
-
-
 def long_paths(context: Context) -> Finding:
     """Files with letters beyond ASCII in their path, and on a path over 260 characters; a model is put on both."""
     hard = context.folder / HARD_NAME
-    fault = _write_fault(hard)
+    fault = write_fault(hard)
     if fault:
         return failed(f"a folder named '{HARD_NAME}' cannot be used: {fault}", "use another temporary folder (TEMP)")
     far = hard
     while len(str(far)) < _LONG:
         far = far / f"a folder deep down {len(far.parts)}"
     far = extended(far)  # as the models folder is spelt
-    fault = _write_fault(far)
+    fault = write_fault(far)
     if fault is None:
         try:
             shutil.copytree(paths.assets() / "models" / "segment", far / FAR)

@@ -55,11 +55,11 @@ def test_long_paths(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
         return "The filename or extension is too long" if len(str(folder)) > 260 else None
 
     context.models = None
-    monkeypatch.setattr(machine, "_write_fault", short)
+    monkeypatch.setattr(machine, "write_fault", short)
     finding = machine.long_paths(context)
     assert finding.verdict == "warning" and "too long" in finding.found and finding.cure
     assert context.models is None
-    monkeypatch.setattr(machine, "_write_fault", lambda _folder: "Invalid argument")
+    monkeypatch.setattr(machine, "write_fault", lambda _folder: "Invalid argument")
     assert machine.long_paths(context).verdict == "failed"
 
 
