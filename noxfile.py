@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "uv"
@@ -50,7 +51,18 @@ def run(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Pass the tests. Arguments go to pytest: nox -s tests -- tests/unit"""
     install(session, "tests")
-    session.run("python", "-m", "pytest", *session.posargs)
+    if session.posargs:
+        session.run("python", "-m", "pytest", *session.posargs)
+        return
+    # Most tests wait for processes: two at a time, those of a file one after the other. Those with a screen alone.
+    failed = False
+    for what in (("--ignore=tests/desktop", "-n", "2", "--dist", "loadfile"), ("tests/desktop",)):
+        try:
+            session.run("python", "-m", "pytest", *what)
+        except CommandFailed:
+            failed = True
+    if failed:
+        session.error("some tests failed")
 
 
 @nox.session
