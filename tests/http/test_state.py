@@ -62,6 +62,7 @@ def test_a_required_model_that_fails_keeps_it_from_being_ready(start: Callable[.
 
     server = start(prepare, ready=False)
     server.wait_for(lambda: server.index().get(("needed", "1"), {}).get("reason"), 30, "the failure")
+    server.wait_for(lambda: server.index().get(("other", "1"), {}).get("state") == "READY", 30, "the other one")
     patiently(lambda: outputs(infer(server, "other", entry([2], [1, 1]))) == {"y": [4]})
     answer = server.client.get("/ready")
     assert answer.status_code == 503
