@@ -1,6 +1,7 @@
 """The frozen Windows program under Wine: what only Windows' own ways of doing things can break."""
 
 import json
+import os
 import shutil
 import socket
 import struct
@@ -16,7 +17,7 @@ import pytest
 from tests.packaging import wine as w
 from tests.support.server import PHOTOS
 
-FROZEN = w.BASE / "dist-cpu" / "appliance"
+FROZEN = w.BASE / f"dist-{os.environ.get('VARIANT', 'cpu')}" / "appliance"
 USER = "Jörg Müller 测试"
 # Each folder's name is short enough; the whole is 380 characters.
 DEEP = [f"deep folder äöü 测试 {n:02} {'x' * 30}" for n in range(7)]
