@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from appliance import __version__, cli_settings
+from appliance.cli_context import Json, fail, settings_and_fault, settings_of
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 Port = Annotated[int | None, typer.Option(help="Port; 0 takes a free one.", show_default="11711")]
 Models = Annotated[Path | None, typer.Option(help="Models folder.", show_default="in the user's profile")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default="auto")]
 Level = Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 app = typer.Typer(
     name="appliance",
@@ -96,21 +96,21 @@ def serve(
 def status(context: typer.Context, as_json: Json = False) -> None:
     from appliance import commands
 
-    raise typer.Exit(commands.status(_settings(context), as_json))
+    raise typer.Exit(commands.status(settings_of(context), as_json))
 
 
 @app.command(help="Requests wait until `resume`; none is lost before its deadline.\n\nExample:  appliance pause")
 def pause(context: typer.Context) -> None:
     from appliance import commands
 
-    raise typer.Exit(commands.pause(_settings(context), True))
+    raise typer.Exit(commands.pause(settings_of(context), True))
 
 
 @app.command(help="Requests that wait since `pause` go on.\n\nExample:  appliance resume")
 def resume(context: typer.Context) -> None:
     from appliance import commands
 
-    raise typer.Exit(commands.pause(_settings(context), False))
+    raise typer.Exit(commands.pause(settings_of(context), False))
 
 
 @app.command(
@@ -124,14 +124,11 @@ def stop(
         bool, typer.Option("--all", help="On all ports, and all that runs from this program's folder.")
     ] = False,
 ) -> None:
-    from appliance.settings import Settings, SettingsError, load
     from appliance.stopping import stop as stop_it
 
-    try:
-        settings = load(**(context.obj or {}))
-    except SettingsError as error:  # it runs all the same, and a set-up has to get it out of the way
-        typer.echo(f"appliance: {error}; going by the defaults", err=True)
-        settings = Settings.model_construct()
+    settings, fault = settings_and_fault(context)
+    if fault is not None:  # it runs all the same, and a set-up has to get it out of the way
+        typer.echo(f"appliance: {fault}; going by the defaults", err=True)
     raise typer.Exit(stop_it(settings, timeout, kill, everything))
 
 
@@ -157,7 +154,7 @@ def engine(log_level: Level = None, runtimes: Annotated[Path | None, typer.Optio
     try:
         connection = connect_to_parent()
     except RuntimeError as error:
-        _fail(str(error))
+        fail(str(error))
     windowed.as_it_is()
     set_up_child(log_level or "info")
     # cuda:N is then the card that the driver's own tools call N.
@@ -178,14 +175,9 @@ def selftest(
 ) -> None:
     from appliance import windowed
     from appliance.selftest.command import selftest as examine
-    from appliance.settings import Settings, SettingsError, load
 
     windowed.as_it_is()
-    fault = None
-    try:
-        settings = load(**(context.obj or {}))
-    except SettingsError as error:  # one more finding
-        settings, fault = Settings.model_construct(), str(error)
+    settings, fault = settings_and_fault(context)  # a fault is one more finding
     _end(examine(settings, fault, report, as_json))
 
 
@@ -195,13 +187,8 @@ def selftest(
 )
 def doctor(context: typer.Context, as_json: Json = False) -> None:
     from appliance.doctor.command import doctor as explain
-    from appliance.settings import Settings, SettingsError, load
 
-    fault = None
-    try:
-        settings = load(**(context.obj or {}))
-    except SettingsError as error:  # one more finding
-        settings, fault = Settings.model_construct(), str(error)
+    settings, fault = settings_and_fault(context)  # a fault is one more finding
     _end(explain(settings, fault, as_json))
 
 
@@ -216,13 +203,8 @@ def diagnose(
     ] = None,
 ) -> None:
     from appliance import commands
-    from appliance.settings import Settings, SettingsError, load
 
-    fault = None
-    try:
-        settings = load(**(context.obj or {}))
-    except SettingsError as error:  # one more finding
-        settings, fault = Settings.model_construct(), str(error)
+    settings, fault = settings_and_fault(context)  # a fault is one more finding
     _end(commands.diagnose(settings, fault, out))
 
 
@@ -240,7 +222,7 @@ def doctor_probe(
     try:
         connection = connect_to_parent()
     except RuntimeError as error:
-        _fail(str(error))
+        fail(str(error))
     windowed.as_it_is()
     native.main(connection, runtimes, index, works)
     _end(0)
@@ -283,7 +265,7 @@ def bench(
         report=report,
         as_json=as_json,
     )
-    raise typer.Exit(measure(_settings(context), options))
+    raise typer.Exit(measure(settings_of(context), options))
 
 
 @app.command(hidden=True)
@@ -296,7 +278,7 @@ def bench_server() -> None:
     try:
         connection = connect_to_parent()
     except RuntimeError as error:
-        _fail(str(error))
+        fail(str(error))
     windowed.as_it_is()
     _end(server.main(connection))
 
@@ -326,14 +308,14 @@ def autostart_status() -> None:
 def models_list(context: typer.Context, as_json: Json = False) -> None:
     from appliance import commands
 
-    raise typer.Exit(commands.models_list(_settings(context), as_json))
+    raise typer.Exit(commands.models_list(settings_of(context), as_json))
 
 
 @models_app.command("show", help="One model: tensors, device, pipeline.\n\nExample:  appliance models show classify")
 def models_show(context: typer.Context, name: str, as_json: Json = False) -> None:
     from appliance import commands
 
-    raise typer.Exit(commands.models_show(_settings(context), name, as_json))
+    raise typer.Exit(commands.models_show(settings_of(context), name, as_json))
 
 
 @models_app.command("add", help="Copy a model into the models folder.\n\nExample:  appliance models add yolo.onnx")
@@ -344,7 +326,7 @@ def models_add(
 ) -> None:
     from appliance import commands
 
-    raise typer.Exit(commands.models_add(_settings(context), source, name))
+    raise typer.Exit(commands.models_add(settings_of(context), source, name))
 
 
 @models_app.command("remove", help="Delete a model from the models folder.\n\nExample:  appliance models remove yolo")
@@ -357,7 +339,7 @@ def models_remove(
 
     if not yes:
         typer.confirm(f"Delete model '{name}' and its files?", abort=True)
-    raise typer.Exit(commands.models_remove(_settings(context), name))
+    raise typer.Exit(commands.models_remove(settings_of(context), name))
 
 
 @models_app.command(
@@ -372,7 +354,7 @@ def models_check(
 ) -> None:
     from appliance import commands
 
-    raise typer.Exit(commands.models_check(_settings(context), what or [], as_json))
+    raise typer.Exit(commands.models_check(settings_of(context), what or [], as_json))
 
 
 @runtime_app.command(
@@ -387,14 +369,14 @@ def runtime_install(
 ) -> None:
     from appliance import runtime_commands
 
-    raise typer.Exit(runtime_commands.runtime_install(_settings(context), name, source, sha256))
+    raise typer.Exit(runtime_commands.runtime_install(settings_of(context), name, source, sha256))
 
 
 @runtime_app.command("list", help="The installed packs.\n\nExample:  appliance runtime list")
 def runtime_list(context: typer.Context, as_json: Json = False) -> None:
     from appliance import runtime_commands
 
-    raise typer.Exit(runtime_commands.runtime_list(_settings(context), as_json))
+    raise typer.Exit(runtime_commands.runtime_list(settings_of(context), as_json))
 
 
 @runtime_app.command(
@@ -406,7 +388,7 @@ def runtime_verify(
 ) -> None:
     from appliance import runtime_commands
 
-    raise typer.Exit(runtime_commands.runtime_verify(_settings(context), name))
+    raise typer.Exit(runtime_commands.runtime_verify(settings_of(context), name))
 
 
 @runtime_app.command("remove", help="Delete a pack.\n\nExample:  appliance runtime remove cuda")
@@ -417,7 +399,7 @@ def runtime_remove(
 ) -> None:
     from appliance import runtime_commands
 
-    raise typer.Exit(runtime_commands.runtime_remove(_settings(context), name, version))
+    raise typer.Exit(runtime_commands.runtime_remove(settings_of(context), name, version))
 
 
 @runtime_app.command(
@@ -432,22 +414,13 @@ def runtime_libraries(
 ) -> None:
     from appliance import runtime_commands
 
-    raise typer.Exit(runtime_commands.runtime_libraries(_settings(context), family, as_json))
+    raise typer.Exit(runtime_commands.runtime_libraries(settings_of(context), family, as_json))
 
 
 def _merged(context: typer.Context, flags: dict[str, Any]) -> dict[str, Any]:
     """Flags may stand before or behind the command; those behind it win."""
     before = context.obj or {}
     return {name: value if value is not None else before.get(name) for name, value in flags.items()}
-
-
-def _settings(context: typer.Context) -> Any:
-    from appliance.settings import SettingsError, load
-
-    try:
-        return load(**(context.obj or {}))
-    except SettingsError as error:
-        _fail(str(error))
 
 
 def _run(flags: dict[str, Any], tray: bool) -> None:
@@ -458,7 +431,7 @@ def _run(flags: dict[str, Any], tray: bool) -> None:
     try:
         settings = s.load(**flags)
     except s.SettingsError as error:
-        _fail(str(error))
+        fail(str(error))
     windowed.as_it_is()
     _end(run_appliance(settings, tray))
 
@@ -473,8 +446,3 @@ def _end(code: int) -> NoReturn:
         with contextlib.suppress(OSError, AttributeError):  # a terminal that is gone, a windowed program
             stream.flush()
     os._exit(code)
-
-
-def _fail(words: str) -> NoReturn:
-    typer.echo(f"appliance: {words}", err=True)
-    sys.exit(2)

@@ -1,11 +1,10 @@
 """The commands about settings and keys. Thin, as those in ``cli.py``, which adds them."""
 
-import sys
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+from appliance.cli_context import Json, settings_of
 
 key_app = typer.Typer(help="API keys: with one, every call but health needs one.")
 config_app = typer.Typer(help="The settings: what counts, where it comes from, what is wrong.")
@@ -23,21 +22,21 @@ def key_create(
 ) -> None:
     from appliance import key_commands
 
-    raise typer.Exit(key_commands.create(_settings(context), scope, name))
+    raise typer.Exit(key_commands.create(settings_of(context), scope, name))
 
 
 @key_app.command("list", help="All keys: names and scopes.\n\nExample:  appliance key list")
 def key_list(context: typer.Context, as_json: Json = False) -> None:
     from appliance import key_commands
 
-    raise typer.Exit(key_commands.list_all(_settings(context), as_json))
+    raise typer.Exit(key_commands.list_all(settings_of(context), as_json))
 
 
 @key_app.command("remove", help="From now on the key opens nothing.\n\nExample:  appliance key remove camera")
 def key_remove(context: typer.Context, name: str) -> None:
     from appliance import key_commands
 
-    raise typer.Exit(key_commands.remove(_settings(context), name))
+    raise typer.Exit(key_commands.remove(settings_of(context), name))
 
 
 @config_app.command(
@@ -64,13 +63,3 @@ def config_path(as_json: Json = False) -> None:
     from appliance import config_commands
 
     raise typer.Exit(config_commands.path(as_json))
-
-
-def _settings(context: typer.Context) -> Any:
-    from appliance.settings import SettingsError, load
-
-    try:
-        return load(**(context.obj or {}))
-    except SettingsError as error:
-        typer.echo(f"appliance: {error}", err=True)
-        sys.exit(2)

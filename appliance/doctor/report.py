@@ -1,11 +1,18 @@
 """What the doctor says: lines, the report as JSON, and each line as a person reads it. Pure."""
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 Verdict = Literal["ok", "warning", "failed"]
+
+
+class Judged(Protocol):
+    """A line of a report, here or of the self-test."""
+
+    @property
+    def verdict(self) -> Verdict: ...
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -27,7 +34,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Line, ...]
 
 
-def passed(lines: Iterable[Line]) -> bool:
+def passed(lines: Iterable[Judged]) -> bool:
+    """A warning is no failure."""
     return all(line.verdict != "failed" for line in lines)
 
 
@@ -38,7 +46,7 @@ def sentences(lines: Iterable[Line]) -> list[tuple[Line, str, str]]:
     for line in lines:
         cure = "" if line.cure in told else line.cure
         told.add(line.cure)
-        found.append((line, f"{line.check:<12} {_plain(line.found)}", _plain(cure)))
+        found.append((line, f"{line.check:<12} {one_line(line.found)}", one_line(cure)))
     return found
 
 
@@ -52,7 +60,7 @@ def text(lines: Iterable[Line]) -> str:
     return "\n".join(parts)
 
 
-def verdict(lines: Iterable[Line]) -> str:
+def verdict(lines: Iterable[Judged]) -> str:
     """The last line: how many of what."""
     lines = tuple(lines)
     count = {kind: sum(line.verdict == kind for line in lines) for kind in ("ok", "warning", "failed")}
@@ -65,5 +73,6 @@ def json(report: Report) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
-def _plain(words: str) -> str:
+def one_line(words: str) -> str:
+    """Without breaks and double spaces."""
     return " ".join(words.split())

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from appliance import __version__, logs
+from appliance.doctor.report import passed, verdict
 from appliance.selftest import libraries, machine, report, serving
 from appliance.selftest.answers import KNOWN
 from appliance.selftest.context import Context
@@ -58,7 +59,7 @@ def selftest(settings: Settings, fault: str | None, where: Path | None, as_json:
     code = 0 if found.passed else 1
     if as_json and console:
         sys.stdout.write(report.json(found).decode())
-    tell(f"{report.verdict(found.checks)} in {found.seconds:.1f} s")
+    tell(f"{verdict(found.checks)} in {found.seconds:.1f} s")
     if where is not None:
         try:
             tell(f"report: {report.write(found, where.absolute())[1]}")
@@ -77,7 +78,7 @@ def examine(
     logs.set_up("info", context.folder / "state" / "logs" / "appliance.log", console=False)
     try:
         lines = run(checks, context, total_s, on_line)
-        tails = {} if report.passed(lines) else context.tails()
+        tails = {} if passed(lines) else context.tails()
     finally:
         context.close()
     return Report(
@@ -90,7 +91,7 @@ def examine(
         started=at.isoformat(timespec="seconds"),
         seconds=round(time.monotonic() - started, 1),
         checks=lines,
-        passed=report.passed(lines),
+        passed=passed(lines),
         logs=tails,
     )
 

@@ -1,11 +1,10 @@
 """What the self-test found, as JSON and as a text for a person. Pure, but for `write`."""
 
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-Verdict = Literal["ok", "warning", "failed"]
+from appliance.doctor.report import Verdict, one_line, verdict
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -55,22 +54,10 @@ def failed(found: str, cure: str = "") -> Finding:
     return Finding("failed", found, cure)
 
 
-def passed(lines: tuple[Line, ...]) -> bool:
-    """A warning is no failure."""
-    return all(line.verdict != "failed" for line in lines)
-
-
 def sentence(line: Line) -> str:
     """One check as a person reads it; its cure is a second, indented line."""
-    words = f"{line.verdict:<8} {line.check:<12} {_plain(line.found)} ({line.seconds:.1f} s)"
-    return f"{words}\n{'':<21} → {_plain(line.cure)}" if line.cure else words
-
-
-def verdict(lines: tuple[Line, ...]) -> str:
-    """The last line: how many of what."""
-    count = {kind: sum(line.verdict == kind for line in lines) for kind in ("ok", "warning", "failed")}
-    result = "passed" if passed(lines) else "FAILED"
-    return f"{result}: {', '.join(f'{kind} {number}' for kind, number in count.items())}"
+    words = f"{line.verdict:<8} {line.check:<12} {one_line(line.found)} ({line.seconds:.1f} s)"
+    return f"{words}\n{'':<21} → {one_line(line.cure)}" if line.cure else words
 
 
 def text(report: Report) -> str:
@@ -108,7 +95,3 @@ def write(report: Report, where: Path) -> tuple[Path, Path]:
     as_json.write_bytes(json(report))
     as_text.write_text(text(report), "utf-8")
     return as_json, as_text
-
-
-def _plain(words: str) -> str:
-    return " ".join(words.split())

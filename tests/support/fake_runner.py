@@ -3,11 +3,13 @@
 import asyncio
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from appliance.engine.client import EngineDied, OnChunk, OnResult, RunResult
 from appliance.errors import ApplianceError
+from appliance.gate.ticket import Ticket
 from appliance.models.spec import Limits, ModelConfig, ModelSpec, TensorSpec
 from appliance.models.tensors import Tensor, from_array
 
@@ -129,3 +131,9 @@ def rows(*values: float) -> tuple[Tensor, ...]:
 def numbers(outputs: tuple[Tensor, ...]) -> list[float]:
     """The values of the first output."""
     return [float(v) for v in np.frombuffer(outputs[0].data, dtype=np.float32)]
+
+
+def ticket(inputs: tuple[Tensor, ...] = (), **other: Any) -> Ticket:
+    """A request to version 1 of model ``m`` that is not in any queue; ``other``: what it has of its own."""
+    usual = {"id": "r", "model": "m", "version": "1", "outputs": ("y",), "rows": 1, "key": None, "priority": 0}
+    return Ticket(inputs=inputs, **(usual | {"created": 0.0, "queue_s": 1.0, "run_s": 1.0} | other))

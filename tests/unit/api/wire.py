@@ -18,6 +18,7 @@ from appliance.api.respond import Headers
 from appliance.errors import ApplianceError, Forbidden, InvalidInput, ModelError
 from appliance.gate.ticket import Outputs, Ticket
 from appliance.models.tensors import Buffer, Tensor
+from tests.support.fake_runner import ticket as fake_ticket
 
 Answer = tuple[int, bytes]
 
@@ -94,19 +95,7 @@ class Echo:
             raise InvalidInput("not this")
         self.admitted += 1
         tensor = Tensor("x", "UINT8", (len(body),), body)
-        ticket = Ticket(
-            id=request_id,
-            model=model,
-            version="1",
-            inputs=(tensor,),
-            outputs=("y",),
-            rows=1,
-            key=None,
-            priority=0,
-            created=0.0,
-            queue_s=1.0,
-            run_s=1.0,
-        )
+        ticket = fake_ticket((tensor,), id=request_id, model=model)
         outcome: Outputs | ApplianceError = (Tensor("y", "UINT8", tensor.shape, bytes(body)),)
         if bytes(body[:1]) == b"?":
             outcome = ModelError("broken")

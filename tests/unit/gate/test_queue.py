@@ -1,6 +1,5 @@
 """``WaitingQueue`` against a model so plain that it is right by sight."""
 
-import asyncio
 from typing import Any
 
 from hypothesis import given, settings
@@ -8,33 +7,13 @@ from hypothesis import strategies as st
 
 from appliance.gate.queue import WaitingQueue
 from appliance.gate.ticket import Ticket
+from tests.support.fake_runner import ticket as fake_ticket
 
 
 def ticket(rows: int = 1, key: object = "k", priority: int = 0, deadline: float = 100.0, deaths: int = 0) -> Ticket:
-    made = Ticket(
-        id="id",
-        model="m",
-        version="1",
-        inputs=(),
-        outputs=("y",),
-        rows=rows,
-        key=key,
-        priority=priority,
-        created=0.0,
-        queue_s=deadline,
-        run_s=1.0,
-    )
+    made = fake_ticket(id="id", rows=rows, key=key, priority=priority, queue_s=deadline)
     made.deaths = deaths
     return made
-
-
-def with_loop(test: Any) -> Any:
-    """Tickets hold a future, which needs a loop."""
-
-    async def inside(*args: Any, **more: Any) -> None:
-        test(*args, **more)
-
-    return lambda *args, **more: asyncio.run(inside(*args, **more))
 
 
 class Naive:
@@ -75,10 +54,10 @@ STEP = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEP, max_size=40))
 def test_it_does_what_the_naive_queue_does(steps: list[Any]) -> None:
-    asyncio.run(_compare(steps))
+    _compare(steps)
 
 
-async def _compare(steps: list[Any]) -> None:
+def _compare(steps: list[Any]) -> None:
     queue, naive = WaitingQueue(), Naive()
     known: list[Ticket] = []
     out: list[Ticket] = []  # each exactly once, or put back again
@@ -126,7 +105,6 @@ async def _compare(steps: list[Any]) -> None:
     assert sorted(map(id, [*queue, *out])) == sorted(map(id, known)), "each is here or was taken, once"
 
 
-@with_loop
 def test_lower_numbers_go_first_and_equals_in_order() -> None:
     queue = WaitingQueue()
     low, urgent, later = ticket(priority=5), ticket(priority=-1), ticket(priority=5)
@@ -135,7 +113,6 @@ def test_lower_numbers_go_first_and_equals_in_order() -> None:
     assert queue.next_deadline() is None
 
 
-@with_loop
 def test_interrupted_ones_go_before_all_of_their_priority_in_their_old_order() -> None:
     queue = WaitingQueue()
     waiting, urgent = ticket(), ticket(priority=-1)
@@ -146,7 +123,6 @@ def test_interrupted_ones_go_before_all_of_their_priority_in_their_old_order() -
     assert list(queue) == [urgent, first, second, waiting]
 
 
-@with_loop
 def test_an_interrupted_one_runs_alone_whether_head_or_not() -> None:
     queue = WaitingQueue()
     interrupted, others = ticket(deaths=1), [ticket(), ticket()]
@@ -161,7 +137,6 @@ def test_an_interrupted_one_runs_alone_whether_head_or_not() -> None:
     assert queue.take(8) == [interrupted]
 
 
-@with_loop
 def test_a_request_larger_than_a_run_goes_alone() -> None:
     queue = WaitingQueue()
     large, small = ticket(rows=9), ticket()
@@ -171,7 +146,6 @@ def test_a_request_larger_than_a_run_goes_alone() -> None:
     assert queue.take(4) == [small]
 
 
-@with_loop
 def test_one_that_does_not_fit_any_more_is_overtaken_by_one_that_does() -> None:
     queue = WaitingQueue()
     first, wide, last = ticket(rows=3), ticket(rows=2), ticket(rows=1)
@@ -181,6 +155,5 @@ def test_one_that_does_not_fit_any_more_is_overtaken_by_one_that_does() -> None:
     assert list(queue) == [wide]
 
 
-@with_loop
 def test_place_of_a_stranger_is_nought() -> None:
     assert WaitingQueue().place(ticket()) == 0

@@ -9,28 +9,12 @@ import pytest
 
 from appliance.errors import ApplianceError, ModelError
 from appliance.gate.ticket import Outputs, Ticket
-from tests.support.fake_runner import rows
+from tests.support.fake_runner import rows, ticket
 from tests.unit.gate.test_gate import timed
 
 
 class Body(bytearray):
     """Bytes that can be watched."""
-
-
-def ticket() -> Ticket:
-    return Ticket(
-        id="r",
-        model="m",
-        version="1",
-        inputs=(),
-        outputs=("y",),
-        rows=1,
-        key=None,
-        priority=0,
-        created=0.0,
-        queue_s=1.0,
-        run_s=1.0,
-    )
 
 
 @pytest.fixture

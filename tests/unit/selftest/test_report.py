@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.doctor.report import Verdict, passed, verdict
 from appliance.selftest import report
-from appliance.selftest.report import Line, Report, Verdict
+from appliance.selftest.report import Line, Report
 
 
 def line(verdict: Verdict, check: str = "folders", found: str = "state\nhere", cure: str = "") -> Line:
@@ -24,7 +25,7 @@ def made(*lines: Line, **more: str) -> Report:
         started="2026-01-02T03:04:05+00:00",
         seconds=2.5,
         checks=lines,
-        passed=report.passed(lines),
+        passed=passed(lines),
         logs=more,
     )
 
@@ -37,11 +38,11 @@ def test_a_sentence() -> None:
 
 def test_a_warning_is_no_failure() -> None:
     lines = (line("ok"), line("warning"), line("ok"))
-    assert report.passed(lines)
-    assert report.verdict(lines) == "passed: ok 2, warning 1, failed 0"
+    assert passed(lines)
+    assert verdict(lines) == "passed: ok 2, warning 1, failed 0"
     lines += (line("failed"),)
-    assert not report.passed(lines)
-    assert report.verdict(lines) == "FAILED: ok 2, warning 1, failed 1"
+    assert not passed(lines)
+    assert verdict(lines) == "FAILED: ok 2, warning 1, failed 1"
 
 
 def test_the_text() -> None:

@@ -14,11 +14,10 @@ from appliance.engine.messages import CostPoint, DeviceMemory
 from appliance.gate.budget import Share
 from appliance.gate.costs import Learned
 from appliance.gate.memory import MemoryPlan
-from appliance.gate.ticket import Ticket
 from appliance.serving import lessons, profiles
 from appliance.serving.lessons import Lessons
 from appliance.serving.profiles import Of, Profiles
-from tests.support.fake_runner import model_spec, rows
+from tests.support.fake_runner import model_spec, rows, ticket
 
 OF = Of("m", "f1", "auto 16", {})
 BUCKET = ((1,),)
@@ -45,22 +44,6 @@ def memory() -> MemoryPlan:
     plan = MemoryPlan(lambda device: Share(1.0, 0), lambda: 0.0)
     plan.loaded(("m", "1"), model_spec(), 0, (CostPoint(BUCKET, 1, 100),))
     return plan
-
-
-def ticket() -> Ticket:
-    return Ticket(
-        id="r",
-        model="m",
-        version="1",
-        inputs=rows(1),
-        outputs=("y",),
-        rows=1,
-        key=None,
-        priority=0,
-        created=0.0,
-        queue_s=1.0,
-        run_s=1.0,
-    )
 
 
 def teach(plan: MemoryPlan, size: int) -> None:
@@ -165,6 +148,6 @@ def test_a_file_that_says_anything_refuses_no_request(content: object) -> None:
         plan = MemoryPlan(lambda device: Share(1.0, 0), lambda: 0.0)
         plan.read({"cpu": DeviceMemory(1 << 30, 1 << 30, 0)})
         plan.loaded(("m", "1"), model_spec(), 0, (CostPoint(BUCKET, 1, 100),), learned=found)
-        bench = ticket()
+        bench = ticket(rows(1))
         plan.check(model_spec(), bench)
         assert plan.fits(model_spec(), [bench]), "alone on the device"

@@ -7,22 +7,11 @@ from appliance.gate.ticket import Ticket
 from appliance.metrics import Metrics
 from appliance.serving.observer import MetricsObserver
 from tests.support.fake_runner import rows
+from tests.support.fake_runner import ticket as fake_ticket
 
 
 def ended(error: ModelError | Cancelled | None) -> Ticket:
-    ticket = Ticket(
-        id="r",
-        model="m",
-        version="1",
-        inputs=rows(1),
-        outputs=("y",),
-        rows=1,
-        key=None,
-        priority=0,
-        created=10.0,
-        queue_s=1.0,
-        run_s=1.0,
-    )
+    ticket = fake_ticket(rows(1), created=10.0)
     ticket.started = 10.25
     ticket.resolve(error or rows(1), 11.0)
     return ticket
