@@ -90,7 +90,7 @@ def model_config(spec: ModelSpec) -> dict[str, Any]:
     group: dict[str, Any] = {
         "name": f"{spec.name}_0",
         "kind": "KIND_GPU" if gpu else "KIND_CPU",
-        "count": spec.config.instances,
+        "count": spec.lanes,
         "gpus": [int(spec.device.partition(":")[2] or 0)] if gpu else [],
     }
     config: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from appliance.models.spec import ModelConfig, TensorSpec
+from appliance.models.spec import Generation, ModelConfig, TensorSpec
 from appliance.models.tensors import Array
 
 
@@ -41,7 +41,8 @@ class Opened(msgspec.Struct, frozen=True):
 
     ``device``: what really runs it; ``degraded``: why that is not what was asked for, or None; ``cpu_nodes``:
     nodes placed on the CPU although a GPU was asked for; ``batch_axis``: the file's tensors look as if the first
-    axis were a batch (to be proven by the warm-up).
+    axis were a batch (to be proven by the warm-up). ``generation``: of a language model; its session is only asked to
+    ``stream``, from up to ``generation.streams`` threads at once.
     """
 
     platform: str
@@ -53,6 +54,7 @@ class Opened(msgspec.Struct, frozen=True):
     cpu_nodes: int = 0
     batch_axis: bool = False
     notes: tuple[str, ...] = ()
+    generation: Generation | None = None
 
 
 class Cancellation(Protocol):

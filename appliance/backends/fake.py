@@ -19,6 +19,7 @@
                                          on the CPU and says so (``require``: it is not); gone in a run: DeviceLost
     device_bytes = 1073741824            it runs on a fake device ``fake:0`` of this size (shared by all that name it)
     weight_bytes, run_bytes, item_bytes  what the model, a run, and each item of a run take of that device
+    generation = { … }                   a language model, see ``fake_language.py``
 """
 
 import os
@@ -33,6 +34,7 @@ import numpy as np
 
 from appliance.backends.base import Cancellation, DeviceLost, LoadRequest, Opened
 from appliance.backends.fake_device import FakeDevice
+from appliance.backends.fake_language import FakeGeneration, FakeLanguage
 from appliance.errors import Cancelled, InsufficientMemory, ModelError, ModelLoadError
 from appliance.models.spec import TensorSpec
 from appliance.models.tensors import Array
@@ -64,6 +66,7 @@ class FakeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_bytes: int = 0
     run_bytes: int = 0
     item_bytes: int = 0
+    generation: FakeGeneration | None = None
 
 
 class FakeBackend:
@@ -84,7 +87,7 @@ class FakeBackend:
     def providers(self) -> tuple[str, ...]:
         return ()
 
-    def open(self, request: LoadRequest) -> "FakeSession":
+    def open(self, request: LoadRequest) -> "FakeSession | FakeLanguage":
         try:
             options = msgspec.convert(request.config.backend_options, FakeOptions)
         except msgspec.ValidationError as error:
@@ -94,6 +97,12 @@ class FakeBackend:
             os.abort()
         if options.load_error:
             raise ModelLoadError(options.load_error)
+        if options.generation is not None:
+            if options.device_bytes is not None and self._device is None:
+                self._device = FakeDevice(options.device_bytes)
+            if self._device is not None:
+                self._device.take(options.weight_bytes)
+            return FakeLanguage(options.generation, self._device, options.weight_bytes, FAKE_DEVICE)
         if options.device_file is not None and not Path(options.device_file).exists():
             if request.config.device == "require":
                 raise ModelLoadError(f"the model requires its device, which is not what would run it: {_AWAY}")

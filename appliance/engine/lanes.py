@@ -76,12 +76,12 @@ class LoadedModel:
         self._raw = frozenset(t.name for t in spec.outputs if t.datatype == "BF16")
         self._expected_ns = _UNKNOWN_NS
         # A lane may be about to run when another thread does; with several lanes only lanes run.
-        self._turn = threading.Lock() if spec.config.instances == 1 else contextlib.nullcontext()
+        self._turn = threading.Lock() if spec.lanes == 1 else contextlib.nullcontext()
 
     @property
     def quick(self) -> bool:
         """A run is over sooner than it is handed to a lane: the caller may do it itself (``run_here``)."""
-        return self._expected_ns < _QUICK_NS and not self._open and self.spec.config.instances == 1
+        return self._expected_ns < _QUICK_NS and not self._open and self.spec.lanes == 1
 
     @property
     def busy(self) -> int:
@@ -103,7 +103,7 @@ class LoadedModel:
             if self._refused(job):
                 return
             self._open[message.id] = job
-            if self._idle < len(self._open) and self._lanes < self.spec.config.instances:
+            if self._idle < len(self._open) and self._lanes < self.spec.lanes:
                 self._lanes += 1
                 threading.Thread(target=self._lane, name=f"lane {self.spec.name}", daemon=True).start()
             # Inside the lock: a lane that ends after its linger must see the job or not be counted on.

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from appliance import backends
-from appliance.backends.base import Backend, DeviceLost, LoadRequest, Opened
+from appliance.backends.base import Backend, DeviceLost, LoadRequest, Opened, Session
 from appliance.engine.canary import watch
 from appliance.engine.channel import FrameReader, decode_for_engine, frame, send
 from appliance.engine.lanes import LoadedModel
@@ -37,6 +37,7 @@ from appliance.engine.messages import (
 )
 from appliance.engine.padded import PaddedModel
 from appliance.engine.reading import ReadingLoop
+from appliance.engine.speech import speak
 from appliance.engine.warmup import smallest, warm_again, warm_up
 from appliance.errors import ApplianceError, ModelLoadError
 from appliance.models import padding
@@ -172,6 +173,9 @@ class Worker:
         device = session.opened.device
         weights = max(0, self._memory.used(device) - (before[device].ours if device in before else 0))
         try:
+            if session.opened.generation is not None:
+                self._serve_language(m, session, weights, started, loaded)
+                return
             inputs = _narrowed(m, session.opened)
             candidate, declared = _batch_candidate(m, session.opened)
             pads = _pads(m, session.opened)
@@ -211,6 +215,29 @@ class Worker:
         log.info("loaded", model=m.model, version=m.version, device=spec.device, ms=round((done - started) * 1000))
         times = (loaded - started) * 1000, (done - loaded) * 1000
         self._send(Loaded(m.handle, spec, *times, weights, warmed.costs, warmed.notes, warmed.held), ())
+
+    def _serve_language(self, m: Load, session: Session, weights: int, started: float, loaded: float) -> None:
+        """A language model: its runs are streams, what they take is computed, and it has no canary."""
+        notes = speak(session)
+        opened = session.opened
+        spec = ModelSpec(
+            name=m.model,
+            version=m.version,
+            platform=opened.platform,
+            backend=m.backend,
+            inputs=opened.inputs,
+            outputs=opened.outputs,
+            device=opened.device,
+            providers=opened.providers,
+            degraded=opened.degraded,
+            notes=opened.notes + notes,
+            config=m.config,
+            generation=opened.generation,
+        )
+        self._models[m.handle] = LoadedModel(spec, session, self._send)
+        done = time.perf_counter()
+        log.info("loaded", model=m.model, version=m.version, device=spec.device, ms=round((done - started) * 1000))
+        self._send(Loaded(m.handle, spec, (loaded - started) * 1000, (done - loaded) * 1000, weights), ())
 
 
 def _narrowed(m: Load, opened: Opened) -> tuple[TensorSpec, ...]:

@@ -51,7 +51,7 @@ class Batch:
     @property
     def overlaps(self) -> bool:
         """Others of its model may run beside it."""
-        return self.spec.config.instances > 1
+        return self.spec.lanes > 1
 
 
 def batch_key(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> tuple[int, object | None]:

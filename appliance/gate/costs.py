@@ -15,7 +15,7 @@ from appliance.engine.messages import CostPoint
 from appliance.gate.peaks import WINDOW, p95, raised
 
 Bucket = tuple[tuple[int, ...], ...]
-Source = Literal["declared", "measured", "interpolated", "estimated"]
+Source = Literal["declared", "measured", "interpolated", "estimated", "computed"]
 
 _ESTIMATE_FACTOR = 4  # inputs, outputs, and about as much again twice over for what lies between
 _LEAST = 1 << 20

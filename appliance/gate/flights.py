@@ -219,7 +219,7 @@ class Flights:
                 queue.end(ticket, queue.gone)
             elif gate.closing:
                 queue.end(ticket, Paused("the appliance is shutting down", retry_after_s=5))
-            elif ticket.deaths > 1 or ticket.stream:
+            elif ticket.deaths > 1 or ticket.told:
                 queue.end(ticket, ModelError("the engine ended while it ran this request"))
             else:
                 if not batch.ahead:  # it has waited already; the time lost to the crash is given back once

@@ -71,7 +71,7 @@ class MemoryPlan:
         batch = seen.run
         assert isinstance(batch, Batch)
         profile, spec, first = self._profiles.get(batch.model), batch.spec, batch.tickets[0]
-        if profile is None or self._homes.get(batch.model) != spec:
+        if profile is None or self._homes.get(batch.model) != spec or spec.generation is not None:
             return
         rows = sum(_rows(spec, t) for t in batch.tickets)
         if profile.observed(_bucket(spec, first), rows, seen.size, self._all_of(spec)):
@@ -146,10 +146,13 @@ class MemoryPlan:
 
     def cost(self, spec: ModelSpec, tickets: Sequence[Ticket]) -> Cost:
         """What to book for these tickets as one run. One that ran out of memory before is given all there is."""
+        first = tickets[0]
+        if spec.generation is not None:
+            size = spec.generation.token_bytes * first.tokens
+            return Cost(size, "computed", size)
         profile = self._profiles.get((spec.name, spec.version))
         if profile is None:
             return Cost(0, "estimated", 0)
-        first = tickets[0]
         if len(tickets) == 1:
             rows, nbytes = _rows(spec, first), first.nbytes
         else:
@@ -162,6 +165,8 @@ class MemoryPlan:
     def alone_cost(self, spec: ModelSpec, ticket: Ticket) -> int:
         """What an ordinary run of this one ticket is booked with."""
         profile = self._profiles.get((spec.name, spec.version))
+        if spec.generation is not None:
+            return self.cost(spec, [ticket]).size
         if profile is None:
             return 0
         return profile.cost(_bucket(spec, ticket), _rows(spec, ticket), ticket.nbytes).size
@@ -203,7 +208,7 @@ class MemoryPlan:
     def ran_out(self, spec: ModelSpec, tickets: Sequence[Ticket], booked: int) -> None:
         """A run went over what was booked for it: it costs more from now on, and less is admitted for a while."""
         profile = self._profiles.get((spec.name, spec.version))
-        if profile is not None:
+        if profile is not None and spec.generation is None:
             rows = sum(_rows(spec, t) for t in tickets)
             profile.ran_out(_bucket(spec, tickets[0]), rows, booked, self._all_of(spec))
             self._taught((spec.name, spec.version))

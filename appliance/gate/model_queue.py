@@ -80,6 +80,7 @@ class ModelQueue:
         queue_s: float,
         run_s: float,
         stream: bool = False,
+        tokens: int = 0,
     ) -> Ticket:
         """Admit a request whose tensors were checked against the spec.
 
@@ -107,6 +108,7 @@ class ModelQueue:
             queue_s=queue_s,
             run_s=run_s,
             stream=stream,
+            tokens=tokens,
         )
         if spec.pads and ticket.key is not None:
             fill(ticket)
@@ -162,7 +164,7 @@ class ModelQueue:
     def _worth_ahead(self, head: Ticket) -> bool:
         """As ``Flights.worth_ahead``, and no later request could still join the run."""
         assert self.spec is not None
-        if len(self.flights) > self.spec.config.instances or not self.flights.worth_ahead(head, self.spec):
+        if len(self.flights) > self.spec.lanes or not self.flights.worth_ahead(head, self.spec):
             return False
         most = self.spec.good_batch or self.spec.max_batch
         return most <= 1 or head.key is None or self.waiting.rows_like_head() >= most
@@ -224,7 +226,7 @@ class ModelQueue:
 
     def _free(self) -> bool:
         assert self.spec is not None
-        return len(self.flights) < self.spec.config.instances
+        return len(self.flights) < self.spec.lanes
 
     def _check_room(self, spec: ModelSpec) -> None:
         gate = self._gate

@@ -19,6 +19,8 @@ class Ticket:
 
     ``rows``: the size of the first axis (1 where the model has no batch axis). ``priority``: the lower first.
     Times are the gate's clock, in seconds. ``key``: requests of one key may share a run; None: never.
+    ``tokens``: of a language model's prompt and longest answer together, 0 for other models. ``told``: a part of a
+    stream's answer was given out, so it cannot begin anew.
     ``position``: the place at admission, 0 if it went straight to a lane. The gate remembers finished tickets, so
     they hold neither inputs nor outputs.
     """
@@ -53,6 +55,8 @@ class Ticket:
         "started",
         "state",
         "stream",
+        "tokens",
+        "told",
         "version",
     )
 
@@ -71,6 +75,7 @@ class Ticket:
         queue_s: float,
         run_s: float,
         stream: bool = False,
+        tokens: int = 0,
     ) -> None:
         self.id = id
         self.model = model
@@ -85,6 +90,8 @@ class Ticket:
         self.queue_deadline = created + queue_s
         self.run_s = run_s
         self.stream = stream
+        self.tokens = tokens
+        self.told = False
         self.order = 0
         self.shapes = tuple([t.shape for t in inputs])
         self.nbytes = sum([t.nbytes for t in inputs])
@@ -127,6 +134,7 @@ class Ticket:
     def part(self, outputs: Outputs) -> None:
         """One part of a stream's answer has come."""
         if self._parts is not None:
+            self.told = True
             self._parts.put_nowait(outputs)
 
     async def take(self) -> Outputs:

@@ -106,6 +106,49 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backend_options: dict[str, Any] = {}
 
 
+class Generation(msgspec.Struct, frozen=True):
+    """What a language model's backend says of it.
+
+    ``context``: most tokens of prompt and answer together; ``streams``: most answers at once; ``token_bytes``: what
+    the KV cache takes of the device for one token; ``vocabulary``: ids are below it; ``ends``: ids that end an
+    answer; ``can``: what the backend can do beside sampling: ``guidance``, ``logprobs``, ``repetition_penalty``,
+    ``frequency_penalty``, ``presence_penalty``, ``seed``, ``merges`` (streams share their runs).
+
+    Such a model has the inputs ``input_ids`` INT32[-1] (the prompt) and ``options`` BYTES[1] (the JSON of a
+    ``GenerationOptions``), and the outputs ``token_ids`` INT32[-1] (the new ones of each part, without the end id),
+    ``logprobs`` FP32[-1] (one each, or none) and ``finish`` BYTES[-1] (in the last part alone, one of ``stop`` and
+    ``length``; else empty).
+    """
+
+    context: int
+    streams: int
+    token_bytes: int
+    vocabulary: int
+    ends: tuple[int, ...] = ()
+    can: tuple[str, ...] = ()
+
+
+class GenerationOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How an answer is made. ``max_tokens``: of the answer. ``temperature`` 0: greedy. ``top_k`` 0: all.
+
+    ``guidance``: (kind, data), the kind one of ``json_schema``, ``regex``, ``lark_grammar``. ``stop_ids``: ids that
+    end this answer too. ``ignore_end``: the model's own ends do not count.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logprobs: bool = False
+    guidance: tuple[str, str] | None = None
+    stop_ids: tuple[int, ...] = ()
+    ignore_end: bool = False
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """One loaded version as its backend found it.
 
@@ -114,6 +157,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     ``batch_limit``: the largest first axis of one request, where the operator declared one; 0: not limited.
     ``pads``: the lengths that are filled up; none where requests are never merged.
     ``device``: what runs it: ``cuda:0``, ``cpu``. ``degraded``: why it is not what was asked for, or None.
+    ``generation``: of a language model, which answers in streams only.
     """
 
     name: str
@@ -133,6 +177,12 @@ class ModelSpec(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     config: ModelConfig = ModelConfig()
     pads: dict[str, Pad] = {}
+    generation: Generation | None = None
+
+    @property
+    def lanes(self) -> int:
+        """Runs of one loaded copy at once."""
+        return self.generation.streams if self.generation is not None else self.config.instances
 
     def input(self, name: str) -> TensorSpec | None:
         """The input of this name, or None."""

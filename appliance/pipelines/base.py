@@ -5,6 +5,7 @@ A pipeline holds no state but its parameters. It never touches a device: every r
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -73,10 +74,12 @@ class Pipeline(Protocol):
 
 class PipelineContext(msgspec.Struct, frozen=True):
     """What a pipeline is built from: its own model's spec (None for one made of parts only), the ``[pipeline]``
-    table, labels, and the image limit."""
+    table, labels, the image limit, and the ``folders`` in which files beside the model (a tokenizer) may lie: the
+    version's own first."""
 
     name: str
     options: Mapping[str, Any]
     spec: ModelSpec | None
     labels: tuple[str, ...] = ()
     max_pixels: int = 50_000_000
+    folders: tuple[Path, ...] = ()

@@ -78,7 +78,7 @@ class Loader:
             version.state = "LOADING"
         try:
             if folder.config.backend == PIPELINE:
-                model.pipeline = self._pipeline(folder, None)
+                model.pipeline = self._pipeline(folder, file, None)
                 version.serves(file, 0, None)
             else:
                 of = Of(folder.name, file.fingerprint, self._bounds, client.runtimes)
@@ -120,7 +120,7 @@ class Loader:
                 msgspec.structs.replace(message, known=known, memory_limit=self._limit(folder, file, client))
             )
         try:
-            model.pipeline = self._pipeline(folder, loaded.spec)
+            model.pipeline = self._pipeline(folder, file, loaded.spec)
         except ApplianceError:
             await client.unload(handle)
             raise
@@ -202,10 +202,13 @@ class Loader:
         if not any(v.loaded for v in model.versions.values()):
             model.pipeline = None
 
-    def _pipeline(self, folder: ModelFolder, spec: ModelSpec | None) -> Pipeline:
-        return build(
-            PipelineContext(folder.name, folder.config.pipeline, spec, folder.labels, self._settings.max_pixels)
-        )
+    def _pipeline(self, folder: ModelFolder, file: ModelFile, spec: ModelSpec | None) -> Pipeline:
+        own = file.path if file.path.is_dir() else file.path.parent
+        folders = (own, folder.path) if folder.path.is_dir() and own != folder.path else (own,)
+        options, pixels = folder.config.pipeline, self._settings.max_pixels
+        if spec is not None and spec.generation is not None and not options:
+            options = {"task": "generate"}
+        return build(PipelineContext(folder.name, options, spec, folder.labels, pixels, folders))
 
 
 def largest_run(folder: ModelFolder, known: Known | None, max_batch: int) -> int:

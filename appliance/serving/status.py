@@ -140,7 +140,7 @@ class Status:
         runs = queue.stats.execution_count if queue else 0
         return {
             "backend": version.spec.backend if version.spec else None,
-            "instances": version.spec.config.instances if version.spec else 0,
+            "instances": version.spec.lanes if version.spec else 0,
             "mean_batch": round(queue.stats.inference_count / runs, 2) if queue and runs else None,
             "cost": {"source": source, "runs": [{"batch": batch, "bytes": size} for batch, size in points]},
             **msgspec.to_builtins(figures.get(key) or Figures()),

@@ -582,18 +582,33 @@ async def test_a_stream_that_fails_raises_after_the_parts_that_came() -> None:
 
 
 @timed
-async def test_streams_are_never_merged_nor_run_twice() -> None:
+async def test_streams_are_never_merged_nor_run_twice_once_a_part_of_the_answer_was_told() -> None:
     bench = Bench()
     bench.submit(0)
     tickets = [bench.submit(1, stream=True), bench.submit(2, stream=True)]
     bench.runner.finish()
-    assert len(bench.runner.started[1].items) == 1
+    run = bench.runner.started[1]
+    assert len(run.items) == 1 and run.on_chunk is not None
+    run.on_chunk(run.items[0])
     bench.engine_dies()
     with pytest.raises(ModelError):
         [part async for part in tickets[0]]
     bench.engine_returns()
     bench.runner.finish(items=[()])
     assert [part async for part in tickets[1]] == []
+
+
+@timed
+async def test_a_stream_that_died_before_its_first_part_begins_anew() -> None:
+    bench = Bench()
+    ticket = bench.submit(1, stream=True)
+    bench.engine_dies()
+    bench.engine_returns()
+    run = bench.runner.started[-1]
+    assert run.on_chunk is not None
+    run.on_chunk(run.items[0])
+    bench.runner.finish(items=[()])
+    assert [numbers(part) async for part in ticket] == [[1]]
 
 
 @timed
