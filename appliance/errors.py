@@ -4,6 +4,8 @@
 
     ApplianceError
     ├── InvalidInput            400 invalid_input
+    │   ├── UnsupportedParameter 400 unsupported_parameter
+    │   └── ContextLengthExceeded 400 context_length_exceeded
     ├── Unauthorized            401 unauthorized
     ├── Forbidden               403 forbidden
     ├── NotFound                404 not_found
@@ -59,6 +61,18 @@ class InvalidInput(ApplianceError):
 
     code = "invalid_input"
     status = 400
+
+
+class UnsupportedParameter(InvalidInput):
+    """A parameter, or a value of it, that this appliance or this model cannot honour."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidInput):
+    """Prompt and answer together are longer than the language model's context."""
+
+    code = "context_length_exceeded"
 
 
 class Unauthorized(ApplianceError):

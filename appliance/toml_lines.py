@@ -20,16 +20,22 @@ _Path = tuple[str, ...]
 
 def key_lines(text: str) -> dict[_Path, int]:
     """Path of a key (``("batching", "max")``) → line, counted from 1; of a table its header's line.
+    Of tables in a list (``[[inputs]]``) each has its place in the path: ``("inputs", "0", "name")``.
 
     ``text`` must be TOML that was read before: faults of syntax are not looked for.
     """
     found: dict[_Path, int] = {}
     tokens = _tokens(text)
     table: _Path = ()
+    seen: dict[_Path, int] = {}
     for kind, word, line in tokens:
         if word == "[" and kind == "mark":
-            table = _header(tokens)
+            table, listed = _header(tokens)
             found.setdefault(table, line)
+            if listed:
+                seen[table] = seen.get(table, -1) + 1
+                table = (*table, str(seen[table]))
+                found[table] = line
         elif kind in ("bare", "string"):
             key = (*table, *_key(word, tokens))
             found.setdefault(key, line)
@@ -50,15 +56,18 @@ def _name(word: str) -> str:
     return str(tomllib.loads(f"x = {word}")["x"]) if word[0] in "\"'" else word
 
 
-def _header(tokens: Iterator[tuple[str, str, int]]) -> _Path:
-    """The table's path; the opening bracket is read already. Both brackets of ``[[x]]`` are skipped."""
+def _header(tokens: Iterator[tuple[str, str, int]]) -> tuple[_Path, bool]:
+    """The table's path, and whether it is one of a list (``[[x]]``); the opening bracket is read already."""
     parts: list[str] = []
+    listed = False
     for kind, word, _ in tokens:
         if word == "\n":
             break
         if kind in ("bare", "string"):
             parts.append(_name(word))
-    return tuple(parts)
+        elif word == "[":
+            listed = True
+    return tuple(parts), listed
 
 
 def _key(first: str, tokens: Iterator[tuple[str, str, int]]) -> _Path:

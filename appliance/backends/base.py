@@ -4,14 +4,16 @@ queueing, batching and deadlines are the host's.
 Arrays are numpy arrays in C order; BYTES are object arrays of ``bytes``, BF16 are ``uint16`` with the raw bits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from appliance.models.spec import Generation, ModelConfig, TensorSpec
 from appliance.models.tensors import Array
+
+T = TypeVar("T")
 
 
 class DeviceLost(Exception):
@@ -22,10 +24,17 @@ class DeviceLost(Exception):
     """
 
 
+def _quiet(words: str) -> None:
+    """Nobody wants to know."""
+
+
 class LoadRequest(msgspec.Struct, frozen=True):
     """What to open. ``device``: the server's policy (``auto``, ``cpu``, ``cuda``, ``cuda:N``); ``threads``: of one
-    run on the CPU (0: the runtime's own choice). Nothing outside ``root`` may be read. ``memory_limit``: the
-    most bytes of a GPU that the runtime's allocator may take, None for no bound."""
+    run on the CPU (0: the runtime's own choice). ``inputs``, ``outputs``: what settings declare of the tensors, for
+    files that do not tell. Nothing outside ``root`` may be read. ``memory_limit``: the
+    most bytes of a GPU that the runtime's allocator may take, None for no bound. ``max_batch``: the
+    most items of a merged run, 0 where that is not known. ``progress``: told in a few words what takes long, from any
+    thread."""
 
     model: str
     path: Path
@@ -34,6 +43,10 @@ class LoadRequest(msgspec.Struct, frozen=True):
     threads: int
     config: ModelConfig
     memory_limit: int | None = None
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    max_batch: int = 0
+    progress: Callable[[str], None] = _quiet
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -85,6 +98,24 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Give everything back; no run is in flight or follows."""
+        ...
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A session whose runtime keeps count of the device's memory, so that no reading of the device has to be had."""
+
+    def metered(self, work: Callable[[], T]) -> tuple[T, int]:
+        """``work()``, and the most bytes of the device that were taken during it beyond those taken before."""
+        ...
+
+
+@runtime_checkable
+class Shrinkable(Protocol):
+    """A backend that keeps memory of a device for later runs, and can give it back."""
+
+    def shrink(self) -> None:
+        """Give back what no model holds and no run uses. Never raises."""
         ...
 
 

@@ -1,7 +1,8 @@
 """Which failures of CUDA only a new process cures.
 
-The runtimes have no type for them: ONNX Runtime and PyTorch raise the same exception for a wrong shape and for a GPU
-that fell off the bus, and only the text has CUDA's own name or number. So the text is read. What is missed costs an
+ONNX Runtime has no type for them: it raises the same exception for a wrong shape and for a GPU that fell off the bus,
+and only the text has CUDA's own name or number. PyTorch has one that carries the number, but not through TorchScript
+and not for what CUDA's libraries say. So the text is read. What is missed costs an
 error answer for each request until the canary finds it; what is wrongly taken for one costs a restart.
 """
 
@@ -73,6 +74,11 @@ _WORDS = (
 _LIBRARY = re.compile(r"\bCU(?:DNN|BLAS|SOLVER|FFT)_(?:STATUS_)?(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)")
 _NUMBER = re.compile(r"\bCUDA (?:failure|error)(?: |: |\()(\d+)\b", re.IGNORECASE)
 _NAMED = re.compile(rf"\b(?:{'|'.join(_NAMES)})\b")
+
+
+def is_lost_code(code: int) -> bool:
+    """The same for CUDA's own number of an error, where the runtime gives it."""
+    return code in _CODES
 
 
 def is_lost(text: str) -> bool:

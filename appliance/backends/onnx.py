@@ -1,8 +1,7 @@
 """ONNX Runtime behind the backend protocol."""
 
 import ctypes
-import os
-import re
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,15 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from appliance.backends import cuda_errors, onnx_device
-from appliance.backends.base import Cancellation, DeviceLost, LoadRequest, Opened
-from appliance.errors import ApplianceError, Cancelled, InsufficientMemory, InvalidInput, ModelError, ModelLoadError
+from appliance.backends import onnx_device, onnx_errors, tensorrt_cache
+from appliance.backends.base import Cancellation, LoadRequest, Opened
+from appliance.backends.tensorrt import Attempt, Model, TensorRT
+from appliance.errors import Cancelled, InvalidInput, ModelError, ModelLoadError
 from appliance.models import onnx_file
+from appliance.models.onnx_file import OnnxFacts
 from appliance.models.spec import TensorSpec
 from appliance.models.tensors import Array
+from appliance.system import cuda_loader, devices
 from appliance.system.dlls import Libraries
 
 _LARGE = 32 << 20
@@ -43,9 +45,17 @@ class OnnxBackend:
 
     name = "onnx"
 
-    def __init__(self, libraries: Libraries | None = None) -> None:
-        """``libraries``: where CUDA's are; None: only where the system looks."""
-        self._cuda = onnx_device.CudaLibraries(libraries)
+    def __init__(self, libraries: Libraries | None = None, engines: Path | None = None) -> None:
+        """``libraries``: where CUDA's are; None: only where the system looks. ``engines``: where TensorRT's are kept;
+        None: they are not."""
+        self._cuda = cuda = onnx_device.CudaLibraries(libraries)
+        self._cards = onnx_device.Cards(cuda)
+        self._tensorrt = TensorRT(
+            engines,
+            onnx_device.provider_library("tensorrt"),
+            lambda folders: cuda_loader.SystemLoader([*folders, *cuda.folders]),
+            _stack,
+        )
         ort.disable_telemetry_events()  # Windows' event tracing, which knows no variable
 
     def runtimes(self) -> dict[str, str]:
@@ -60,23 +70,20 @@ class OnnxBackend:
     def open(self, request: LoadRequest) -> "OnnxSession":
         """Inspect the file (nothing outside the model's folder is opened), then make the session."""
         facts = onnx_file.inspect(request.path, request.root)
-        wanted = onnx_device.wanted(request.device, request.config.device, self.providers(), request.memory_limit)
+        config = request.config
+        wanted = onnx_device.wanted(
+            request.device, config.device, self.providers(), request.memory_limit, config.providers
+        )
         if wanted.index is not None:
             self._cuda.load()
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        if request.threads:
-            options.intra_op_num_threads = request.threads
-        # Idle threads that spin would take the cores from the host process and from other programs.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+            wanted = self._cards.checked(wanted)
+        attempt = self._with_tensorrt(request, facts, wanted)
         try:
-            session = ort.InferenceSession(str(request.path), options, providers=wanted.providers)
+            session = attempt.session or _session(request, wanted.providers)
         except Exception as error:  # noqa: BLE001 - the runtime raises its own unrelated types
-            raise _load_error(error, facts.custom_domains, request.path.parent) from None
-        truth = onnx_device.truth(session, wanted, self._cuda.folders)
-        if truth.degraded and request.config.device == "require":
+            raise onnx_errors.load_error(error, facts.custom_domains, request.path.parent) from None
+        truth = onnx_device.truth(session, wanted, self._cuda.folders, attempt.reason)
+        if truth.degraded and truth.device == "cpu" and config.device == "require":
             raise ModelLoadError(f"the model requires CUDA, which is not what would run it: {truth.degraded}")
         inputs = tuple(_spec(arg, "input") for arg in session.get_inputs())
         outputs = tuple(_spec(arg, "output") for arg in session.get_outputs())
@@ -94,9 +101,68 @@ class OnnxBackend:
             degraded=truth.degraded,
             cpu_nodes=truth.cpu_nodes,
             batch_axis=has_batch_axis(inputs, outputs),
-            notes=truth.notes,
+            notes=truth.notes + attempt.notes,
         )
-        return OnnxSession(session, opened)
+        return OnnxSession(session, opened, attempt.rows)
+
+    def _with_tensorrt(self, request: LoadRequest, facts: OnnxFacts, wanted: onnx_device.Wanted) -> Attempt:
+        if not wanted.tensorrt or wanted.index is None or not self._cards.show(wanted.index):
+            return Attempt()  # without the driver, why CUDA does not run is what there is to say
+        folder = request.path.parent
+        model = Model(
+            files=(request.path, *(folder / name for name in facts.external)),
+            inputs=lambda: _signature(request),
+            words=lambda error: onnx_errors.words(error, folder),
+            lost=lambda error: onnx_errors.is_lost(error, onnx_errors.words(error)),
+        )
+        make = functools.partial(_session, request)
+        return self._tensorrt.open(request, model, wanted.index, wanted.providers, make)
+
+
+def _session(request: LoadRequest, providers: list[Any], try_again: bool = True) -> Any:
+    """``try_again``: ONNX Runtime may make it with fewer providers if it fails with these."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if request.threads:
+        options.intra_op_num_threads = request.threads
+    # Idle threads that spin would take the cores from the host process and from other programs.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    return ort.InferenceSession(str(request.path), options, providers=providers, enable_fallback=int(try_again))
+
+
+def _signature(request: LoadRequest) -> tuple[tuple[TensorSpec, ...], bool]:
+    """What the model takes, and whether its first axes look like a batch; from a session that is let go at once.
+    What cannot be found out is empty: whoever makes the real session says what is wrong."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    try:
+        session = ort.InferenceSession(str(request.path), options, providers=["CPUExecutionProvider"])
+        inputs = tuple(_spec(arg, "input") for arg in session.get_inputs())
+        outputs = tuple(_spec(arg, "output") for arg in session.get_outputs())
+    except Exception:  # noqa: BLE001 - the runtime raises its own unrelated types
+        return (), False
+    return inputs, has_batch_axis(inputs, outputs)
+
+
+def _stack(device: str) -> tensorrt_cache.Stack:
+    """What an engine of TensorRT has to fit to here, without its own version."""
+    probe = devices.detect()
+    try:
+        reading = next((r for r in probe.read() if r.id == device), None)
+    finally:
+        probe.close()
+    return tensorrt_cache.Stack(
+        device=device,
+        name=reading.name if reading else None,
+        capability=reading.compute_capability if reading else None,
+        driver=reading.driver if reading else None,
+        onnxruntime=str(ort.__version__),
+        cuda=str(getattr(ort, "cuda_version", "") or "") or None,
+    )
 
 
 def has_batch_axis(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bool:
@@ -114,58 +180,6 @@ def _spec(arg: Any, what: str) -> TensorSpec:
     dims = [d if isinstance(d, int) and d >= 0 else -1 for d in arg.shape]
     axes = tuple(d if isinstance(d, str) and d else None for d in arg.shape)
     return TensorSpec(arg.name, datatype, tuple(dims), axes)
-
-
-_SOURCE = re.compile(r"(\S+\.(?:cc|cpp|h|cu|py)):\d+ ")
-_SIGNATURE = re.compile(r"^.*?\)(?: const)? (?=[A-Z\[\"'])")
-_PATH = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:'\"]+[/\\])+([^\s/\\:'\"]*)")
-
-
-def _words(error: Exception, folder: Path | None = None) -> str:
-    """ONNX Runtime's message without its prefix, source positions and folders (no local path may leave).
-
-    ``folder``: one that the message may name; only so is one with spaces in its name known as such.
-    """
-    text = str(error)
-    if folder is not None:
-        text = text.replace(f"{folder}{os.sep}", "").replace(str(folder), "the model's folder")
-    text = " ".join(text.split())
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
-    if _SOURCE.search(text):
-        text = _SIGNATURE.sub("", _SOURCE.sub("", text))
-    return _PATH.sub(r"\1", text)[:600]
-
-
-def _load_error(error: Exception, custom_domains: Sequence[str], folder: Path) -> ApplianceError | DeviceLost:
-    text = _words(error, folder)
-    if _is_out_of_memory(text):
-        return InsufficientMemory(f"not enough memory to load the model: {text}")
-    if _is_lost(error, text):
-        return DeviceLost(cuda_errors.shortened(text))
-    if custom_domains and "not a registered function/op" in text:
-        return ModelLoadError(
-            f"an operator library is needed: {text} (domains: {', '.join(custom_domains)}). "
-            "Operator libraries from model folders are never loaded"
-        )
-    if "not a registered function/op" in text or "No Op registered" in text:
-        return ModelLoadError(f"unknown operator: {text}")
-    if "opset" in text.lower() and "guarantee" in text:
-        return ModelLoadError(f"unsupported opset: {text}")
-    return ModelLoadError(f"ONNX Runtime {ort.__version__} cannot load it: {text}")
-
-
-def _is_out_of_memory(text: str) -> bool:
-    # The runtime has no type for it; these are the words of its arena, of CUDA and of the C++ library.
-    lowered = text.lower()
-    return any(
-        words in lowered
-        for words in ("failed to allocate memory", "out of memory", "bad_alloc", "available memory of")
-    )
-
-
-def _is_lost(error: Exception, text: str) -> bool:
-    # Its newest releases have a type for a device that was reset; for all else see `cuda_errors`.
-    return type(error).__name__ == "DeviceReset" or cuda_errors.is_lost(text)
 
 
 class _Usual:
@@ -199,9 +213,11 @@ class _Run:
 class OnnxSession:
     """An open ONNX model. ONNX Runtime sessions may run in several threads at once."""
 
-    def __init__(self, session: Any, opened: Opened) -> None:
+    def __init__(self, session: Any, opened: Opened, rows: int | None = None) -> None:
+        """``rows``: the most items that it takes, where there is a bound."""
         self._session = session
         self.opened = opened
+        self._rows = rows
         self._raw = {t.name for t in (*opened.inputs, *opened.outputs) if t.datatype == "BF16"}
         self._usual = _Usual()
         self._arena = opened.device.replace("cuda", "gpu") if ":" in opened.device else f"{opened.device}:0"
@@ -214,6 +230,8 @@ class OnnxSession:
         assert isinstance(handle, _Run)
         if handle.cancelled:
             raise Cancelled("cancelled before it ran")
+        if self._rows is not None:
+            _check_rows(self.opened.inputs, inputs, self._rows)
         if self._usual.unusual(sum(a.nbytes for a in inputs.values())):
             handle.options.add_run_config_entry("memory.enable_memory_arena_shrinkage", self._arena)
         if self._strings:
@@ -223,7 +241,7 @@ class OnnxSession:
                 return self._run_raw(inputs, outputs, handle)
             found: list[Array] = self._session.run(list(outputs), dict(inputs), handle.options)
         except Exception as error:  # noqa: BLE001 - the runtime raises its own unrelated types
-            raise _run_error(error, handle) from None
+            raise onnx_errors.run_error(error, handle.cancelled) from None
         return [_out(a) for a in found]
 
     def stream(
@@ -249,6 +267,17 @@ class OnnxSession:
         self._session = None
 
 
+def _check_rows(specs: Sequence[TensorSpec], inputs: Mapping[str, Array], most: int) -> None:
+    """Beyond its bounds TensorRT fails with words that nobody understands."""
+    for spec in specs:
+        array = inputs.get(spec.name)
+        if array is not None and spec.shape[:1] == (-1,) and not 1 <= array.shape[0] <= most:
+            words = (
+                f"input '{spec.name}': TensorRT's engine takes 1 to {most} items (batching.max), not {array.shape[0]}"
+            )
+            raise InvalidInput(words, param=spec.name)
+
+
 def _bits(value: Any) -> Array:
     shape = tuple(value.shape())
     size = int(np.prod(shape)) * 2
@@ -269,18 +298,3 @@ def _out(array: Any) -> Array:
     if not isinstance(array, np.ndarray):
         raise ModelError(f"an output is a {type(array).__name__}, not a tensor")
     return array
-
-
-def _run_error(error: Exception, handle: _Run) -> ApplianceError | DeviceLost:
-    if isinstance(error, ApplianceError):
-        return error
-    text = _words(error)
-    if _is_lost(error, text) and not _is_out_of_memory(text):
-        return DeviceLost(cuda_errors.shortened(text))
-    if handle.cancelled:
-        return Cancelled("cancelled while it ran")
-    if _is_out_of_memory(text):
-        return InsufficientMemory(f"not enough memory for this run: {text}")
-    if type(error).__name__ == "InvalidArgument":
-        return InvalidInput(f"the model does not accept this input: {text}")
-    return ModelError(f"the model failed: {text}")

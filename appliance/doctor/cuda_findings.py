@@ -34,18 +34,23 @@ def lines(facts: Facts) -> Iterator[Line]:
         yield from _devices(facts, native)
         yield from _products(facts, native)
         yield from _libraries(facts, native)
+        yield from _tensorrt(native)
     yield from _providers(facts)
 
 
 def _wanted(facts: Facts) -> bool:
     """Whether a fault of CUDA is one of the appliance's."""
-    device = facts.chosen.device
-    return device.startswith("cuda") or (device != "cpu" and built_for_cuda(facts))
+    return facts.chosen.cuda or (not facts.chosen.cpu_only and built_for_cuda(facts))
 
 
 def _works(facts: Facts) -> bool:
-    """Whether CUDA ran the model, whatever else was found."""
-    return any(t.provider == CUDA and t.ran_on and not t.error for t in (facts.engine.trials if facts.engine else ()))
+    """Whether CUDA ran the model, on each card, whatever else was found."""
+    tried = _tried(facts)
+    return bool(tried) and all(t.ran_on and not t.error for t in tried)
+
+
+def _tried(facts: Facts) -> list[Trial]:
+    return [trial for trial in (facts.engine.trials if facts.engine else ()) if trial.provider == CUDA]
 
 
 def _fault(facts: Facts, *parts: Part) -> CudaFinding | None:
@@ -62,7 +67,7 @@ def _line(facts: Facts, check: str, words: str, cure: str = "") -> Line:
 
 
 def _unneeded(facts: Facts) -> str:
-    return "the setting device is cpu" if facts.chosen.device == "cpu" else "built for the CPU"
+    return f"the setting device is {facts.chosen.device}" if facts.chosen.cpu_only else "built for the CPU"
 
 
 def _split(fault: CudaFinding) -> tuple[str, str]:
@@ -73,11 +78,14 @@ def _split(fault: CudaFinding) -> tuple[str, str]:
 
 def _driver(facts: Facts, native: Native) -> Line:
     fault, driver = _fault(facts, "driver"), native.driver
+    least = native.least_driver if facts.board is None else None
     if fault is not None:
         words, cure = _split(fault)
+        if facts.board is not None:  # its driver is JetPack's own
+            cure = "see the line 'JetPack'"
         return _line(facts, "driver", words, cure or "restart the computer, or install the driver anew")
     if driver.missing is not None:
-        cure = f"install driver {native.least_driver} or newer" if native.least_driver else ""
+        cure = f"install driver {least} or newer" if least else ""
         return _line(facts, "driver", "no NVIDIA driver is installed", cure)
     if driver.hung:
         return _line(facts, "driver", "the NVIDIA driver does not answer")
@@ -85,7 +93,7 @@ def _driver(facts: Facts, native: Native) -> Line:
     words = "NVIDIA's driver" if version is None else version if version.startswith("L4T") else f"driver {version}"
     if driver.version is not None:
         words += f", runs CUDA {driver.version // 1000}.{driver.version % 1000 // 10} and older"
-    return Line("driver", "ok", f"{words}{f'; needed: {native.least_driver}' if native.least_driver else ''}")
+    return Line("driver", "ok", f"{words}{f'; needed: {least}' if least else ''}")
 
 
 def _devices(facts: Facts, native: Native) -> Iterator[Line]:
@@ -184,6 +192,18 @@ def _library(facts: Facts, native: Native, row: Library) -> Line:
     return Line("library", verdict, words, _missing_cure(native, row.wanted))
 
 
+def _tensorrt(native: Native) -> Iterator[Line]:
+    """No fault of its own: only models whose `providers` name it use it, and these say why they do not."""
+    found = native.tensorrt
+    if found is None:
+        return
+    if found.fault is None:
+        yield Line("TensorRT", "ok", f"TensorRT {found.version or ''} loads".replace("  ", " "))
+    else:
+        unneeded = "not needed but for models whose providers name tensorrt"
+        yield Line("TensorRT", "ok", f"{found.fault.partition(';')[0]} ({unneeded})")
+
+
 def _providers(facts: Facts) -> Iterator[Line]:
     """What really ran the model of one node."""
     engine = facts.engine
@@ -214,7 +234,8 @@ def _cuda(facts: Facts, trial: Trial) -> Line:
     if trial.error is None:
         return Line("provider", "ok", _ran(trial))
     fault = facts.native.fault if facts.native else None
-    words = f"{CUDA} did not run a model of one node"
+    place = f" on {trial.device}" if len(_tried(facts)) > 1 else ""
+    words = f"{CUDA} did not run a model of one node{place}"
     if fault is not None:
         return _line(facts, "provider", f"{words}: see '{_CHECKS[fault.part]}' above", "mend that first")
     why, _, cure = trial.error.partition("; ")
@@ -228,11 +249,11 @@ def _no_cuda(facts: Facts) -> Iterator[Line]:
     """The build has no CUDA: does that matter?"""
     words = f"{CUDA} is not in this build"
     cards = bool(_cards(facts)) or bool(facts.native and facts.native.driver.capabilities)
-    if facts.chosen.device.startswith("cuda"):
+    if facts.chosen.cuda:
         fault = facts.native.fault if facts.native else None
         reason, cure = _split(fault) if fault and fault.part == "build" else ("it is the CPU's", "")
         yield Line("provider", "failed", f"{words}, and device is {facts.chosen.device}: {reason}", cure)
-    elif cards and facts.chosen.device != "cpu":
+    elif cards and not facts.chosen.cpu_only:
         cure = "install the build for CUDA (the extra 'cuda')"
         yield Line("provider", "warning", f"{words}, but there is a card that could run models", cure)
     else:

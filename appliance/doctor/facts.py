@@ -8,6 +8,7 @@ from appliance.system.cuda import CudaFinding, Driver
 from appliance.system.devices import DeviceReading
 from appliance.system.dlls import Kind
 from appliance.system.gpu_users import GpuUser
+from appliance.system.jetson import Board
 from appliance.system.windows_only import Session
 
 Role = Literal["state", "logs", "models", "program"]
@@ -23,6 +24,16 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     cpu_memory_fraction: float = 0.5
     memory_reserve_bytes: int = 256 << 20
     fault: str | None = None
+
+    @property
+    def cuda(self) -> bool:
+        """A GPU was asked for."""
+        return "cuda" in self.device
+
+    @property
+    def cpu_only(self) -> bool:
+        """No GPU is wanted: ``cpu``, ``cpu:0,cpu:1``."""
+        return self.device.startswith("cpu") and not self.cuda
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,11 +64,18 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
 
 
+class TensorRT(msgspec.Struct, frozen=True, kw_only=True):
+    """``version``: of what was loaded; ``fault``: why it does not load or is not in the build."""
+
+    version: str | None = None
+    fault: str | None = None
+
+
 class Native(msgspec.Struct, frozen=True, kw_only=True):
     """NVIDIA's driver and libraries. ``cuda``, ``cudnn``: the majors that the build wants; ``versions``: of what was
     loaded ("CUDA", "cuDNN"); ``fault``: why CUDA would not run, of part "build" for the CPU's build; ``code``: the
     error of LoadLibrary at the provider; ``least_driver``: the lowest that will do; ``cure``: what to do about a
-    that is missing, None: the usual."""
+    that is missing, None: the usual; ``tensorrt``: None for the CPU's build."""
 
     driver: Driver
     libraries: tuple[Library, ...] = ()
@@ -68,13 +86,15 @@ class Native(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
     least_driver: str | None = None
     cure: str | None = None
+    tensorrt: TensorRT | None = None
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of one node on a provider. ``ran_on``: the device that ran it, None if it did not run; ``error``: what
-    is wrong with it; ``run_ms``: its second run."""
+    """A model of one node on a provider. ``device``: that it was to run on; ``ran_on``: the one that ran it, None if
+    it did not run; ``error``: what is wrong with it; ``run_ms``: its second run."""
 
     provider: str
+    device: str | None = None
     ran_on: str | None = None
     run_ms: float | None = None
     error: str | None = None
@@ -148,7 +168,7 @@ class Power(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. ``unknown``: probe → why it gave nothing."""
+    """All of it. ``board``: a Jetson's; ``unknown``: probe → why it gave nothing."""
 
     chosen: Chosen = Chosen()
     system: System | None = None
@@ -160,4 +180,5 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     folders: tuple[Folder, ...] | None = None
     windows: Windows | None = None
     power: Power | None = None
+    board: Board | None = None
     unknown: dict[str, str] = {}

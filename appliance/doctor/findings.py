@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from appliance.doctor import cuda_findings, machine_findings, place_findings
+from appliance.doctor import cuda_findings, jetson_findings, machine_findings, place_findings
 from appliance.doctor.facts import Facts
 from appliance.doctor.report import Line, Verdict
 
@@ -16,6 +16,7 @@ _UNSEEN = {
     "folders": "folder",
     "windows": "session",
     "power": "power",
+    "board": "board",
 }
 """Probe → the check that is told in place of those that it would have given."""
 
@@ -27,6 +28,7 @@ def findings(facts: Facts) -> tuple[Line, ...]:
 
 def _lines(facts: Facts) -> Iterator[Line]:
     yield from machine_findings.system(facts)
+    yield from jetson_findings.lines(facts)
     yield from cuda_findings.lines(facts)
     yield from machine_findings.memory(facts)
     yield from machine_findings.session(facts)

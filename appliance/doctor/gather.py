@@ -18,6 +18,7 @@ from appliance.doctor.facts import (
     System,
     Windows,
 )
+from appliance.system.jetson import Board
 
 LIMITS_S: Mapping[str, float] = {
     "system": 5,
@@ -29,6 +30,7 @@ LIMITS_S: Mapping[str, float] = {
     "folders": 20,
     "windows": 10,
     "power": 5,
+    "board": 5,
 }
 """Probe → seconds. They run side by side, so the largest is the longest that all of it takes."""
 
@@ -56,6 +58,10 @@ class Probes(Protocol):
 
     def power(self) -> Power: ...
 
+    def board(self) -> Board | None:
+        """None on anything but a Jetson."""
+        ...
+
 
 class FakeProbes:
     """For tests: gives the parts of ``facts``; a part that is a function is called for it instead."""
@@ -74,6 +80,7 @@ class FakeProbes:
     folders: Callable[[], tuple[Folder, ...]]
     windows: Callable[[], Windows | None]
     power: Callable[[], Power]
+    board: Callable[[], Board | None]
 
 
 def gather(chosen: Chosen, probes: Probes, limits_s: Mapping[str, float] = LIMITS_S) -> Facts:

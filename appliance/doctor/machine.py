@@ -30,7 +30,7 @@ from appliance.doctor.facts import (
     Windows,
 )
 from appliance.settings import Settings
-from appliance.system import devices, gpu_users, paths, ports, windows_only
+from appliance.system import devices, gpu_users, jetson, paths, ports, windows_only
 from appliance.system.devices_host import process_tree
 from appliance.system.instance import find_running
 from appliance.system.long_paths import shown
@@ -61,8 +61,8 @@ class Machine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._state = settings.state_folder()
-        self._index = int(settings.device.partition(":")[2] or 0)
         self._tried, self._works = threading.Event(), False
+        self._index = 0  # of the card that is asked why it does not run
 
     def system(self) -> System:
         return System(
@@ -86,8 +86,12 @@ class Machine:
 
     def engine(self) -> Engine:
         try:
-            found = asyncio.run(trial.try_out(self._state, self._index, _ENGINE_S))
-            self._works = any(one.provider == trial.CUDA and not one.error for one in found.trials)
+            indexes = _cards(self._settings.device)
+            self._index = indexes[0]
+            found = asyncio.run(trial.try_out(self._state, indexes, _ENGINE_S))
+            tried = [one for one in found.trials if one.provider == trial.CUDA]
+            bad = [index for index, one in zip(indexes, tried, strict=False) if one.error]
+            self._works, self._index = bool(tried) and not bad, (bad or indexes)[0]
             return found
         finally:
             self._tried.set()
@@ -161,6 +165,22 @@ class Machine:
         if battery is None:
             return Power(plan=plan)
         return Power(battery=battery.percent, plugged=battery.power_plugged, plan=plan)
+
+    def board(self) -> jetson.Board | None:
+        return jetson.look()
+
+
+def _cards(policy: str) -> list[int]:
+    """The cards to try: those that the setting names, or all where it names none."""
+    parts = [part.strip() for part in policy.split(",")]
+    named = [part for part in parts if part.startswith("cuda")]
+    if parts == ["auto"]:
+        probe = devices.detect()
+        try:
+            named = [reading.id for reading in probe.read() if reading.id.startswith("cuda:")]
+        finally:
+            probe.close()
+    return [int(card.partition(":")[2] or 0) for card in named] or [0]
 
 
 def _system_text() -> str:

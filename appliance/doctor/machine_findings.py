@@ -7,21 +7,6 @@ from appliance.doctor.report import Line, Verdict
 from appliance.gate.budget import Ledger, Memory, Share
 from appliance.system.devices import DeviceReading
 
-_JETPACK = {
-    "35.1": "5.0.2",
-    "35.2.1": "5.1",
-    "35.3.1": "5.1.1",
-    "35.4.1": "5.1.2",
-    "35.5": "5.1.3",
-    "35.6": "5.1.4",
-    "36.3": "6.0",
-    "36.4": "6.1",
-    "36.4.3": "6.2",
-    "36.4.4": "6.2.1",
-    "38.2": "7.0",
-}
-"""Releases of Jetson Linux (L4T) and the JetPack that brought each, from NVIDIA's JetPack archive."""
-
 _LITTLE = 256 << 20  # bytes; hardly a model fits into less
 _TIGHT = 0.5  # of what the device could give
 
@@ -30,19 +15,12 @@ def system(facts: Facts) -> Iterator[Line]:
     """The system, the program, and whether the settings could be read."""
     if facts.system is not None:
         words = facts.system.text + (", in a container" if facts.system.container else "")
-        release = next((r.driver for r in _readings(facts) if r.driver and r.driver.startswith("L4T")), None)
-        yield Line("system", "ok", f"{words}, {jetpack(release)}" if release else words)
+        yield Line("system", "ok", words)
     if facts.build is not None:
         yield _program(facts)
     if facts.chosen.fault is not None:
         words = f"{facts.chosen.fault}; going on with the defaults"
         yield Line("settings", "failed", words, "mend the setting named there")
-
-
-def jetpack(release: str) -> str:
-    """ "L4T 36.4.3" → "L4T 36.4.3 (JetPack 6.2)"."""
-    found = _JETPACK.get(release.removeprefix("L4T ").removesuffix(".0"))
-    return f"{release} (JetPack {found})" if found else release
 
 
 def _program(facts: Facts) -> Line:
@@ -90,7 +68,7 @@ def _memory(facts: Facts, devices: Devices, reading: DeviceReading) -> Line:
         words += f", {_gib(others)} by other programs{_who(devices, reading.id)}"
     words += f"; {_gib(ledger.capacity)} are left for models"
     verdict: Verdict = "ok"
-    needed = reading.id == "cpu" or chosen.device != "cpu"
+    needed = reading.id == "cpu" or not chosen.cpu_only
     if needed and told and ledger.capacity < ledger.ceiling * _TIGHT:
         verdict = "failed" if ledger.capacity < _LITTLE else "warning"
     cure = "" if verdict == "ok" else "end other programs that use this memory"

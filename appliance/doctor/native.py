@@ -15,11 +15,11 @@ import msgspec
 
 from appliance import backends
 from appliance.backends.base import Backend, DeviceLost, LoadRequest
-from appliance.doctor.facts import Library, Native
+from appliance.doctor.facts import Library, Native, TensorRT
 from appliance.doctor.model import MODEL
 from appliance.errors import ApplianceError
 from appliance.models.spec import ModelConfig
-from appliance.system import cuda_loader, dlls, paths
+from appliance.system import cuda_loader, dlls, paths, tensorrt
 from appliance.system.cuda import CudaFinding, Driver, Loader
 from appliance.system.cuda_needs import CUDA, file_name, least_driver, release
 from appliance.system.processes import start_child
@@ -110,9 +110,16 @@ def _row(found: dlls.Found, loader: Remembering) -> Library:
     )
 
 
+class Later(msgspec.Struct, frozen=True):
+    """What not every library survives being asked for. ``versions``: see ``Native``."""
+
+    versions: dict[str, str] = {}
+    tensorrt: TensorRT | None = None
+
+
 def main(connection: socket.socket, packs: Path | None, index: int, works: bool) -> None:
-    """The child's side: a line of JSON with what there is, and one with the versions, which not every library
-    survives being asked for. ``works``: CUDA is known to run, so nobody need look why it does not."""
+    """The child's side: a line of JSON with what there is, and one with a ``Later``. ``works``: CUDA is known to run,
+    so nobody need look why it does not."""
     from appliance.backends import onnx_device  # imports ONNX Runtime, as the engine does
 
     version = dlls.onnxruntime_version()
@@ -130,7 +137,21 @@ def main(connection: socket.socket, packs: Path | None, index: int, works: bool)
     loader = cuda_loader.SystemLoader(libraries.folders())
     found = examine(loader, libraries, provider, why, version=version, cure=dlls.cure())
     connection.sendall(msgspec.json.encode(found) + b"\n")
-    connection.sendall(msgspec.json.encode(versions(found, libraries, loader.windows)) + b"\n")
+    told = versions(found, libraries, loader.windows)
+    has = with_tensorrt(onnx_device.provider_library("tensorrt"), libraries) if provider is not None else None
+    connection.sendall(msgspec.json.encode(Later(told, has)) + b"\n")
+
+
+def with_tensorrt(provider: Path | None, libraries: dlls.Libraries) -> TensorRT:
+    """Whether TensorRT loads. ``provider``: its library in ONNX Runtime's build, None: there is none."""
+    major = tensorrt.wanted_major(provider) if provider else None
+    if major is None:
+        return TensorRT(fault="this build of ONNX Runtime has no TensorRT")
+    places = tensorrt.folders(major)
+    loader = cuda_loader.SystemLoader([*places, *libraries.folders()])
+    fault = tensorrt.load(loader, major)
+    folder = next(iter(places), None)
+    return TensorRT(fault=fault, version=None if fault else tensorrt.version(loader.windows, major, folder=folder))
 
 
 def _try_session(backend: Backend, index: int) -> None:
@@ -194,7 +215,8 @@ def ask(state: Path, index: int, works: bool, limit_s: float, said: IO[bytes]) -
     found = msgspec.json.decode(first, type=Native)
     if not second.endswith(b"\n"):
         return found
-    return msgspec.structs.replace(found, versions=msgspec.json.decode(second, type=dict[str, str]))
+    later = msgspec.json.decode(second, type=Later)
+    return msgspec.structs.replace(found, versions=later.versions, tensorrt=later.tensorrt)
 
 
 def _ended(child: subprocess.Popen[bytes]) -> int:

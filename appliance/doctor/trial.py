@@ -4,9 +4,11 @@ import asyncio
 import re
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import numpy as np
 
 from appliance.doctor.facts import Engine, Trial
@@ -25,22 +27,22 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _TAIL = 64 * 1024
 
 
-async def try_out(state: Path, index: int, limit_s: float) -> Engine:
-    """Both providers in one engine, the CPU's first; CUDA's on ``cuda:index``, where the build has it.
+async def try_out(state: Path, indexes: Sequence[int], limit_s: float) -> Engine:
+    """Both providers in one engine, the CPU's first; CUDA's on each ``cuda:index``, where the build has it.
 
     Never raises; within about ``limit_s`` seconds.
     """
     with tempfile.TemporaryDirectory(prefix="appliance-doctor-", ignore_cleanup_errors=True) as folder:
         (Path(folder) / "model.onnx").write_bytes(MODEL)
         with (Path(folder) / "engine.log").open("w+b") as log:
-            found = await _try(Path(folder), state, index, limit_s, log)
+            found = await _try(Path(folder), state, indexes, limit_s, log)
             log.seek(max(0, log.seek(0, 2) - _TAIL))
             return Engine(
                 providers=found.providers, trials=found.trials, fault=found.fault, said=last_error(log.read())
             )
 
 
-async def _try(folder: Path, state: Path, index: int, limit_s: float, log: IO[bytes]) -> Engine:
+async def _try(folder: Path, state: Path, indexes: Sequence[int], limit_s: float, log: IO[bytes]) -> Engine:
     process: subprocess.Popen[bytes] | None = None
     client: EngineClient | None = None
     providers: tuple[str, ...] = ()
@@ -50,10 +52,12 @@ async def _try(folder: Path, state: Path, index: int, limit_s: float, log: IO[by
         async with asyncio.timeout(limit_s):
             process, client = await start_engine(log, state)
             providers = client.hello.result().providers
-            wanted = {CPU: "cpu"} | ({CUDA: f"cuda:{index}"} if CUDA in providers else {})
-            for handle, (provider, device) in enumerate(wanted.items(), 1):
-                trials.append(Trial(provider=provider, error=f"it did not end within {limit_s:.0f} s"))
-                trials[-1] = await _one(client, folder, handle, provider, device)
+            wanted = [(CPU, "cpu"), *((CUDA, f"cuda:{index}") for index in indexes if CUDA in providers)]
+            for handle, (provider, device) in enumerate(wanted, 1):
+                late = f"it did not end within {limit_s:.0f} s"
+                trials.append(Trial(provider=provider, device=device, error=late))
+                one = await _one(client, folder, handle, provider, device)
+                trials[-1] = msgspec.structs.replace(one, device=device)
     except TimeoutError:
         fault = None if trials else f"the engine process did not start within {limit_s:.0f} s"
     except EngineDied:

@@ -7,21 +7,30 @@ from pathlib import Path
 import msgspec
 
 from appliance.errors import ModelLoadError
+from appliance.models import genai_config, model_file
 from appliance.models.declared import FILENAME as PBTXT
-from appliance.models.declared import Declared
-from appliance.models.listing import MAX_TEXT_BYTES, ONNX, Entry, entries, fingerprint, is_onnx, read_text, tree
+from appliance.models.declared import OWN, Declared, own
+from appliance.models.listing import (
+    MAX_TEXT_BYTES,
+    Entry,
+    backend_of,
+    entries,
+    fingerprint,
+    read_text,
+    stem_of,
+    tree,
+)
 from appliance.models.spec import ModelConfig
 from appliance.models.toml import located, read_config
 from appliance.system.long_paths import real_path
 
-TOML = "model.toml"
+TOML = OWN
 LABELS = "labels.txt"
 
 # Names that Windows gives to devices, in any folder and with any ending.
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
-_FOREIGN = (".pt", ".pth", ".jit", ".ts", ".engine", ".plan", ".tflite", ".pb", ".h5", ".keras", ".gguf")
 _NO_FILE = ("fake", "pipeline")
 
 
@@ -40,7 +49,7 @@ class ModelFolder(msgspec.Struct, frozen=True):
 
     ``files``: the versions to serve, oldest first; one, with ``path`` the folder, for a pipeline of other
     models. ``error``: why it cannot be served, without a full path; then ``files`` is empty. ``notes``: what a
-    user should know of a model that is served. ``declared``: what ``config.pbtxt`` says of its tensors.
+    user should know of a model that is served. ``declared``: what its settings say of its tensors.
     """
 
     name: str
@@ -52,6 +61,11 @@ class ModelFolder(msgspec.Struct, frozen=True):
     read_only: bool = False
     notes: tuple[str, ...] = ()
     declared: Declared | None = None
+
+    def beside(self, file: ModelFile) -> tuple[Path, ...]:
+        """The folders in which files that go with ``file`` (a tokenizer) may lie: the version's own, the model's."""
+        own = file.path if file.path.is_dir() else file.path.parent
+        return (own, self.path) if self.path.is_dir() and own != self.path else (own,)
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -89,6 +103,7 @@ def read_folder(path: Path, root: str, read_only: bool = False) -> ModelFolder:
             raise ModelLoadError(fault)
         listed = {entry.name: entry for entry in entries(path, root)}
         settings = _settings(listed, name)
+        settings = msgspec.structs.replace(settings, config=genai_config.recognised(settings.config, listed))
         config, declared = settings.config, settings.declared
         labels = read_labels(listed, settings.label_file, settings.label_file != LABELS)
         files, notes = _files(path, root, listed, settings)
@@ -102,7 +117,7 @@ def read_folder(path: Path, root: str, read_only: bool = False) -> ModelFolder:
 
 def read_bare(file: Entry, beside: Sequence[Entry], root: str, read_only: bool = False) -> ModelFolder:
     """The model of a file that lies in the models folder itself. ``beside``: the files that go with it."""
-    name = file.name[: -len(ONNX)]
+    name = stem_of(file.name)
     path = Path(file.path)
     config = ModelConfig()
     labels: tuple[str, ...] = ()
@@ -112,13 +127,14 @@ def read_bare(file: Entry, beside: Sequence[Entry], root: str, read_only: bool =
         named = {entry.name: entry for entry in beside}
         if settings := named.get(f"{name}.toml"):
             config = read_config(read_text(settings), settings.name)
-        if config.backend not in (None, "onnx") or config.filename or config.versions != "latest":
+        if config.backend not in (None, backend_of(file.name)) or config.filename or config.versions != "latest":
             raise ModelLoadError(f"{name}.toml: backend, filename and versions need a folder for the model")
         labels = read_labels(named, f"{name}.labels.txt", False)
-        _usable(file)
+        model_file.usable(file)
         mark = fingerprint((entry.name, entry) for entry in (file, *beside))
         found = ModelFile("1", path, _home(file.path, root), mark)
-        return ModelFolder(name, path, config, (found,), labels, None, read_only)
+        declared = own(config)
+        return ModelFolder(name, path, config, (found,), labels, None, read_only, (), declared)
     except ModelLoadError as error:
         return ModelFolder(name, path, config, (), labels, error.message, read_only)
 
@@ -149,7 +165,8 @@ def _settings(listed: Mapping[str, Entry], name: str) -> Settings:
     if toml and pbtxt:
         raise ModelLoadError(f"{TOML} and {PBTXT} are both there; keep one of them")
     if toml:
-        return Settings(read_config(read_text(toml), TOML))
+        config = read_config(read_text(toml), TOML)
+        return Settings(config, declared=own(config))
     if pbtxt:
         from appliance.models.triton import read_pbtxt  # needs protobuf, which most folders do not
 
@@ -173,7 +190,7 @@ def _files(
             notes.append(f"folder '{entry.name}' is not a version: versions count from 1, without a leading 0")
     if config.backend == "pipeline" or not versions:
         return (_unversioned(path, root, listed, config),), notes
-    if config.backend not in _NO_FILE and any(is_onnx(name) for name in listed):
+    if config.backend not in _NO_FILE and any(backend_of(name) for name in listed):
         notes.append("the model files beside the version folders are not used")
     return _versioned(root, listed, settings, versions, notes), notes
 
@@ -181,7 +198,7 @@ def _files(
 def _unversioned(path: Path, root: str, listed: Mapping[str, Entry], config: ModelConfig) -> ModelFile:
     if isinstance(config.versions, list) and config.versions != [1] and config.backend != "pipeline":
         raise ModelLoadError(f"versions {config.versions} are asked for, but there are no version folders")
-    chosen = str(path) if config.backend in _NO_FILE else _model_file(listed.values(), root, config).path
+    chosen = _chosen(str(path), listed.values(), root, config)
     mark = fingerprint(tree(str(path), root, listed.values()))
     return ModelFile("1", Path(chosen), _home(chosen, root), mark)
 
@@ -194,7 +211,7 @@ def _versioned(
     for number, folder in versions.items():
         try:
             inner = entries(folder.path, root)
-            chosen = folder.path if config.backend in _NO_FILE else _model_file(inner, root, config).path
+            chosen = _chosen(folder.path, inner, root, config)
             usable[number] = (chosen, inner)
         except FileNotFoundError:  # gone since the listing
             continue
@@ -223,38 +240,13 @@ def _select(usable: Mapping[int, object], settings: Settings, notes: list[str]) 
     return sorted(number for number in policy if number in usable)
 
 
-def _model_file(listed: Collection[Entry], root: str, config: ModelConfig) -> Entry:
-    """The model among a folder's entries: the named one, else model.onnx, else the only .onnx file.
-
-    It may be a folder that holds a ``model.onnx``: so Triton has a model of several files.
-    """
-    if config.filename is not None and not is_onnx(config.filename):
-        raise ModelLoadError(f"'{config.filename}' is not an {ONNX} file")
-    wanted = config.filename or f"model{ONNX}"
-    models = [entry for entry in listed if is_onnx(entry.name)]
-    found = next((entry for entry in models if entry.name == wanted), None)
-    if found is None and config.filename:
-        raise ModelLoadError(f"{wanted} is missing")
-    if found is None and len(models) > 1:
-        names = ", ".join(entry.name for entry in models[:5])
-        raise ModelLoadError(f"there are several model files ({names}); name one with 'filename'")
-    if found is None and not models:
-        foreign = [entry.name for entry in listed if entry.name.lower().endswith(_FOREIGN)]
-        raise ModelLoadError(
-            f"there is no {ONNX} file in it" + (f" (found {foreign[0]}, which is not served)" if foreign else "")
-        )
-    model = found or models[0]
-    if model.is_folder:
-        model = next((entry for entry in entries(model.path, root) if entry.name == f"model{ONNX}"), model)
-    return _usable(model)
-
-
-def _usable(entry: Entry) -> Entry:
-    if entry.outside:
-        raise ModelLoadError(f"{entry.name}: a link leads outside of the models folder, or nowhere")
-    if not entry.is_file:
-        raise ModelLoadError(f"{entry.name}: it is not a regular file")
-    return entry
+def _chosen(folder: str, listed: Collection[Entry], root: str, config: ModelConfig) -> str:
+    """What the backend is given to load of a version's folder: the folder itself, or a file in it."""
+    if config.backend == genai_config.BACKEND:
+        genai_config.check_listed(config, listed)
+    elif config.backend not in _NO_FILE:
+        return model_file.choose(listed, root, config).path
+    return folder
 
 
 def _home(path: str, root: str) -> Path:

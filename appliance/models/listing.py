@@ -14,6 +14,9 @@ import msgspec
 from appliance.errors import ModelLoadError
 
 ONNX = ".onnx"
+BACKENDS = {ONNX: "onnx", ".pt2": "pytorch", ".pt": "pytorch", ".ts": "pytorch", ".jit": "pytorch"}
+"""Ending of a model file → what runs it."""
+
 MAX_TEXT_BYTES = 1 << 20
 MAX_FILES = 10_000
 MAX_DEPTH = 8
@@ -42,8 +45,18 @@ def ignored(name: str) -> bool:
 
 
 def is_onnx(name: str) -> bool:
-    """Whether a file of this name is taken for a model."""
-    return name.lower().endswith(ONNX)
+    """Whether a file of this name is taken for an ONNX model."""
+    return backend_of(name) == "onnx"
+
+
+def backend_of(name: str) -> str | None:
+    """What runs a file of this name, by its ending; None: it is not taken for a model."""
+    return BACKENDS.get(Path(name).suffix.lower())
+
+
+def stem_of(name: str) -> str:
+    """The name of a model file without its ending."""
+    return Path(name).stem
 
 
 def is_lost_folder(entry: Entry) -> bool:
@@ -52,13 +65,13 @@ def is_lost_folder(entry: Entry) -> bool:
 
 
 def companions_of(listed: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Stem of each ``<stem>.onnx`` → the files that go with it: settings, labels, external data.
+    """Stem of each model file (``<stem>.onnx``) → the files that go with it: settings, labels, external data.
 
     A file goes with the longest stem that its name begins with, followed by a dot.
     """
-    found: dict[str, list[Entry]] = {e.name[: -len(ONNX)]: [] for e in listed if is_onnx(e.name)}
+    found: dict[str, list[Entry]] = {stem_of(e.name): [] for e in listed if backend_of(e.name)}
     for entry in listed:
-        if entry.is_folder or is_onnx(entry.name):
+        if entry.is_folder or backend_of(entry.name):
             continue
         stem = entry.name
         while "." in stem:

@@ -8,7 +8,7 @@ import msgspec
 
 from appliance.models.declared import Declared, check_declared
 from appliance.models.folder import ModelFile, ModelFolder, read_bare, read_folder, valid_name
-from appliance.models.listing import ONNX, companions_of, entries, is_lost_folder, is_onnx
+from appliance.models.listing import BACKENDS, backend_of, companions_of, entries, is_lost_folder, stem_of
 from appliance.models.store import add, remove
 from appliance.system.long_paths import real_path
 
@@ -65,16 +65,19 @@ def _models(root: Root) -> Iterator[ModelFolder]:
     names = {entry.name for entry in listed}
     folders = {entry.name for entry in listed if entry.is_folder}
     companions = companions_of(listed)
+    bare: set[str] = set()
     for entry in listed:
         path = root.path / entry.name
         if entry.is_folder:
-            unused = [f"{entry.name}{ending}" for ending in (ONNX, ".toml") if f"{entry.name}{ending}" in names]
+            unused = [f"{entry.name}{ending}" for ending in (*BACKENDS, ".toml") if f"{entry.name}{ending}" in names]
             model = read_folder(path, real, root.read_only)
             notes = [f"{name} beside the folder is not used" for name in unused]
             yield msgspec.structs.replace(model, notes=(*model.notes, *notes)) if notes else model
-        elif is_onnx(entry.name):
-            stem = entry.name[: -len(ONNX)]
-            if stem not in folders:
+        elif backend_of(entry.name):
+            stem = stem_of(entry.name)
+            # Of one model in several formats the first counts: ONNX goes before PyTorch, as their endings do.
+            if stem not in folders and stem not in bare:
+                bare.add(stem)
                 yield read_bare(entry, companions[stem], real, root.read_only)
         elif is_lost_folder(entry):
             told = "the folder is a link that leads outside of the models folder, or nowhere"

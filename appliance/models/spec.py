@@ -5,6 +5,10 @@ from typing import Any, Literal
 import msgspec
 
 DevicePolicy = Literal["require", "prefer", "cpu"]
+_Integers = Literal["UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"]
+Datatype = Literal["BOOL", _Integers, "FP16", "FP32", "FP64", "BF16", "BYTES"]
+"""As ``tensors.DATATYPES``, which needs numpy."""
+Provider = Literal["tensorrt", "cuda", "cpu"]
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -56,10 +60,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Milliseconds; None takes the server's."""
+    """Milliseconds; None takes the server's. ``first_token_ms``: of a language model, within its run."""
 
     queue_ms: int | None = None
     run_ms: int | None = None
+    first_token_ms: int | None = None
 
 
 class Warmup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,17 +82,62 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     item_bytes: int | None = None
 
 
+class TensorDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An input or output as ``model.toml`` declares it. ``shape`` has -1 for an axis of any size."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...] = ()
+
+
+class PyTorchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What only PyTorch models have.
+
+    ``dtype``: what floating weights and inputs are turned into at load; what goes in and out stays as declared.
+    ``channels_last``: pictures lie in memory with their channels last. ``compile``: ``torch.compile`` at load.
+    ``module``, ``method``: the part of a TorchScript file that is run, if it is not the whole.
+    """
+
+    dtype: Literal["fp16", "bf16", "fp32"] | None = None
+    channels_last: bool = False
+    compile: bool = False
+    module: str = ""
+    method: str = "forward"
+
+
+class TensorRTConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How TensorRT builds the engine of a model whose ``providers`` name it.
+
+    ``fp16``, ``int8``: it may compute so. ``calibration_table``: a file in the model's folder with the ranges for
+    ``int8``, for models that are not quantised themselves. ``timing_cache``: what it measured for one model is used
+    for the next. ``workspace_bytes``: the most that it may take to build and to run; None: the budget.
+    ``optimization_level``: 0 to 5, how long it looks for faster code; None: TensorRT's own choice.
+    """
+
+    fp16: bool = False
+    int8: bool = False
+    calibration_table: str | None = None
+    timing_cache: bool = True
+    workspace_bytes: int | None = None
+    optimization_level: int | None = None
+
+
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of ``model.toml``, or what a foreign layout was translated to. Every key has a default.
 
     ``versions``: ``"latest"``, ``"all"`` or a list of version numbers to serve.
     ``pipeline``: the table ``[pipeline]`` as written; its ``task`` names the pipeline, which checks the rest.
+    ``devices``: those that each get a copy, ``["all"]`` for every one; none named: one copy, on the device where it
+    fits best. ``instances``: runs of one copy at once.
     ``finite``: whether floating outputs must be; None: those that were at warm-up.
+    ``inputs``, ``outputs``: whole shapes, in the order of the model's own; for files that do not tell them.
+    ``providers``: what may run an ONNX model, the best first; none: by ``device``.
     ``rename_inputs``/``rename_outputs`` are not here on purpose: names are the file's own.
     """
 
     backend: str | None = None
     device: DevicePolicy = "prefer"
+    devices: tuple[str, ...] = ()
     instances: int = 1
     required: bool = False
     load: Literal["eager", "lazy", "manual"] = "eager"
@@ -102,6 +152,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeouts: Timeouts = Timeouts()
     warmup: Warmup = Warmup()
     memory: MemoryConfig = MemoryConfig()
+    inputs: tuple[TensorDeclaration, ...] = ()
+    outputs: tuple[TensorDeclaration, ...] = ()
+    pytorch: PyTorchConfig = PyTorchConfig()
+    providers: tuple[Provider, ...] = ()
+    tensorrt: TensorRTConfig = TensorRTConfig()
     pipeline: dict[str, Any] = {}
     backend_options: dict[str, Any] = {}
 
@@ -157,7 +212,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     ``batch_limit``: the largest first axis of one request, where the operator declared one; 0: not limited.
     ``pads``: the lengths that are filled up; none where requests are never merged.
     ``device``: what runs it: ``cuda:0``, ``cpu``. ``degraded``: why it is not what was asked for, or None.
-    ``generation``: of a language model, which answers in streams only.
+    ``generation``: of a language model, which answers in streams only. ``engine``: the id of the engine that has
+    this copy, set by the host.
     """
 
     name: str
@@ -178,6 +234,12 @@ class ModelSpec(msgspec.Struct, frozen=True):
     config: ModelConfig = ModelConfig()
     pads: dict[str, Pad] = {}
     generation: Generation | None = None
+    engine: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Names this copy among all that are loaded."""
+        return (self.name, self.version, self.engine) if self.engine else (self.name, self.version)
 
     @property
     def lanes(self) -> int:

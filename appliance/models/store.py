@@ -8,7 +8,17 @@ from pathlib import Path
 
 from appliance.errors import InvalidInput, ModelLoadError, ModelNotFound
 from appliance.models.folder import LABELS, TOML, ModelFolder, name_fault, read_folder
-from appliance.models.listing import ONNX, Entry, companions_of, entries, is_lost_folder, is_onnx, tree
+from appliance.models.listing import (
+    BACKENDS,
+    Entry,
+    backend_of,
+    companions_of,
+    entries,
+    is_lost_folder,
+    is_onnx,
+    stem_of,
+    tree,
+)
 from appliance.system.long_paths import real_path
 
 
@@ -29,7 +39,7 @@ def add(folder: Path, source: Path, name: str | None = None) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         # Names that differ in case only are one name on Windows.
         taken = {entry.lower() for entry in os.listdir(folder)}  # noqa: PTH208 - links that lead nowhere count
-        if taken & {name.lower(), f"{name.lower()}{ONNX}"}:
+        if taken & {name.lower(), *(f"{name.lower()}{ending}" for ending in BACKENDS)}:
             raise InvalidInput(f"there is a model '{name}' already; remove it first", param="name")
         # On the same volume, and hidden: a scan does not see it.
         with tempfile.TemporaryDirectory(prefix=".adding-", dir=folder, ignore_cleanup_errors=True) as temp:
@@ -63,7 +73,7 @@ def remove(folder: Path, name: str) -> None:
             else:
                 _remove_folder(folder, name)
         else:
-            models = [e for e in listed if is_onnx(e.name) and e.name[: -len(ONNX)] == name and not e.is_folder]
+            models = [e for e in listed if backend_of(e.name) and stem_of(e.name) == name and not e.is_folder]
             if not models:
                 raise missing
             for entry in (*models, *companions_of(listed)[name]):
@@ -92,16 +102,17 @@ def _file_files(source: Path) -> Iterator[tuple[str, Path]]:
     """A model file and what goes with it, under the names that they get in the model's folder."""
     from appliance.models.onnx_file import inspect  # read only by this command
 
-    if not is_onnx(source.name):
-        raise ModelLoadError(f"{source.name}: it is not an {ONNX} file")
+    if not backend_of(source.name):
+        raise ModelLoadError(f"{source.name}: it is not a model file ({', '.join(BACKENDS)})")
     listed = entries(source.parent, real_path(source.parent))
     renamed = {f"{source.stem}.toml": TOML, f"{source.stem}.labels.txt": LABELS}
     for entry in companions_of(listed).get(source.stem, ()):
         if entry.name in renamed:
             yield renamed[entry.name], _regular(entry, entry.name)
-    for location in inspect(source, source.parent).external:
-        yield location, source.parent / location
-    yield f"model{ONNX}", source
+    if is_onnx(source.name):
+        for location in inspect(source, source.parent).external:
+            yield location, source.parent / location
+    yield f"model{source.suffix.lower()}", source
 
 
 def _regular(entry: Entry, name: str) -> Path:
@@ -123,10 +134,14 @@ def _copy(files: Iterator[tuple[str, Path]], target: Path) -> None:
 
 
 def _check(model: ModelFolder) -> None:
-    from appliance.models.onnx_file import inspect
+    from appliance.models import genai_config, onnx_file, torch_file
 
     if model.error:
         raise ModelLoadError(model.error)
     for file in model.files:
-        if is_onnx(file.path.name):
-            inspect(file.path, file.root)
+        if model.config.backend == genai_config.BACKEND:
+            genai_config.read(file.path, file.root)
+        elif is_onnx(file.path.name):
+            onnx_file.inspect(file.path, file.root)
+        elif backend_of(file.path.name):
+            torch_file.inspect(file.path, file.root)

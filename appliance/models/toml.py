@@ -9,11 +9,12 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from appliance.errors import ModelLoadError
+from appliance.models import providers
 from appliance.models.spec import Batching, ModelConfig
 from appliance.rate_text import rate_fault
 from appliance.toml_lines import key_lines
 
-BACKENDS = ("onnx", "fake", "pipeline")
+BACKENDS = ("onnx", "pytorch", "genai", "fake", "pipeline")
 """What ``backend`` may be. ``fake`` and ``pipeline`` need no model file."""
 
 MAX_INSTANCES = 64
@@ -36,6 +37,9 @@ _RANGES: dict[tuple[str, ...], tuple[int, int]] = {
     ("limits", "queue"): (1, 1_000_000),
     ("timeouts", "queue_ms"): (1, 86_400_000),
     ("timeouts", "run_ms"): (1, 86_400_000),
+    ("timeouts", "first_token_ms"): (1, 86_400_000),
+    ("tensorrt", "workspace_bytes"): (1, _MOST_BYTES),
+    ("tensorrt", "optimization_level"): (0, 5),
 }
 
 _WORDS = {
@@ -99,12 +103,19 @@ def _faults(table: Mapping[str, Any], kind: type[msgspec.Struct], at: _Path) -> 
     for key, value in table.items():
         path = (*at, key)
         if key not in fields:
-            where = f" in [{'.'.join(at)}]" if at else ""
+            where = f" in [{_dotted(at)}]" if at else ""
             yield path, f"unknown key '{key}'{where} (known: {', '.join(sorted(fields))})"
             continue
         wanted = fields[key]
         if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct) and isinstance(value, dict):
             yield from _faults(value, wanted, path)
+            continue
+        if (listed := _struct_of_list(wanted)) and isinstance(value, list):
+            for index, item in enumerate(value):
+                if isinstance(item, dict):
+                    yield from _table_faults(item, listed, (*path, str(index)))
+                else:
+                    yield path, f"each of '{'.'.join(path)}' must be a table"
             continue
         inner = get_args(wanted)[1:] if get_origin(wanted) is dict else ()
         if inner and isinstance(inner[0], type) and issubclass(inner[0], msgspec.Struct) and isinstance(value, dict):
@@ -117,7 +128,28 @@ def _faults(table: Mapping[str, Any], kind: type[msgspec.Struct], at: _Path) -> 
         try:
             msgspec.convert(value, wanted)
         except msgspec.ValidationError as error:
-            yield path, _type_words(f"'{'.'.join(path)}'", str(error), wanted)
+            yield path, _type_words(f"'{_dotted(path)}'", str(error), wanted)
+
+
+def _dotted(path: _Path) -> str:
+    """A key as a person writes it; the place in a list of tables is told by the line."""
+    return ".".join(part for part in path if not part.isdigit())
+
+
+def _struct_of_list(wanted: Any) -> type[msgspec.Struct] | None:
+    """The struct of ``tuple[Struct, ...]``, which is a list of tables; else None."""
+    (inner, *_) = get_args(wanted) or (None,)
+    listed = get_origin(wanted) is tuple and isinstance(inner, type) and issubclass(inner, msgspec.Struct)
+    return inner if listed else None
+
+
+def _table_faults(table: Mapping[str, Any], kind: type[msgspec.Struct], at: _Path) -> Iterator[_Fault]:
+    """As ``_faults``, of a table in a list: what it must have is looked for too."""
+    faults = list(_faults(table, kind, at))
+    yield from faults
+    missing = [f.name for f in msgspec.structs.fields(kind) if f.required and f.name not in table]
+    if missing and not faults:
+        yield at, f"[[{at[0]}]] needs '{missing[0]}'"
 
 
 def _type_words(key: str, message: str, wanted: Any) -> str:
@@ -154,6 +186,7 @@ def _range_faults(config: ModelConfig) -> Iterator[_Fault]:
     if any(not 1 <= size <= largest for size in config.batching.preferred_sizes):
         yield ("batching", "preferred_sizes"), f"'batching.preferred_sizes' must each be 1 to {largest}"
     yield from _pad_faults(config.batching)
+    yield from _tensor_faults(config)
     if isinstance(config.versions, list):
         if not config.versions or min(config.versions) < 1:
             yield ("versions",), "'versions' must list version numbers of 1 and up"
@@ -171,6 +204,7 @@ def _range_faults(config: ModelConfig) -> Iterator[_Fault]:
                 f"the warm-up shape of '{name}' has over {MAX_WARMUP_ELEMENTS} elements",
             )
     yield from _pipeline_faults(config)
+    yield from providers.faults(config)
 
 
 def _pad_faults(batching: Batching) -> Iterator[_Fault]:
@@ -209,6 +243,22 @@ def _pad_faults(batching: Batching) -> Iterator[_Fault]:
         yield ("batching", "pad"), words
     if batching.pad and batching.max == 1:
         yield ("batching", "pad"), "'batching.pad' is for requests that share a run, but 'batching.max' is 1"
+
+
+def _tensor_faults(config: ModelConfig) -> Iterator[_Fault]:
+    for kind, tensors in (("inputs", config.inputs), ("outputs", config.outputs)):
+        names: set[str] = set()
+        for index, tensor in enumerate(tensors):
+            at = (kind, str(index))
+            if not tensor.name:
+                yield (*at, "name"), f"the name of one of [[{kind}]] is empty"
+            elif tensor.name in names:
+                yield (*at, "name"), f"'{tensor.name}' is twice in [[{kind}]]"
+            names.add(tensor.name)
+            if any(not (size == -1 or 0 < size <= _MOST_LENGTH) for size in tensor.shape):
+                yield (*at, "shape"), f"the sizes of '{tensor.name}' must be -1 (any) or 1 and up"
+            if len(tensor.shape) > _MOST_AXES:
+                yield (*at, "shape"), f"'{tensor.name}' has more than {_MOST_AXES} axes"
 
 
 def located(message: str, text: str, filename: str) -> str:

@@ -10,8 +10,8 @@ from appliance.models.declared import FILENAME, Declared
 from appliance.models.spec import Batching, DevicePolicy, Limits, ModelConfig, TensorSpec, Timeouts
 from appliance.models.toml import MAX_INSTANCES, plain_name
 
-_PLATFORMS = ("", "onnxruntime_onnx")
-_BACKENDS = ("", "onnxruntime")
+_PLATFORMS = {"onnxruntime_onnx": "onnx", "pytorch_libtorch": "pytorch"}
+_BACKENDS = {"onnxruntime": "onnx", "pytorch": "pytorch"}
 _DATATYPES = {"TYPE_STRING": "BYTES"}  # the others are named alike behind TYPE_
 
 _REFUSED = {
@@ -53,7 +53,7 @@ def read_pbtxt(text: str, name: str) -> TritonConfig:
     instances, device = _instances(raw, notes)
     limits, timeouts = _queue(raw, notes)
     config = ModelConfig(
-        backend="onnx",
+        backend=_BACKENDS.get(raw.backend) or _PLATFORMS.get(raw.platform) or "onnx",
         device=device,
         instances=instances,
         versions=versions,
@@ -106,10 +106,10 @@ def _refuse(raw: Any, name: str) -> None:
     platform, backend = raw.platform, raw.backend
     if platform == "ensemble" or _has(raw, "ensemble_scheduling"):
         raise ModelLoadError(f"{FILENAME}: {_REFUSED['ensemble_scheduling']} (ensemble_scheduling)")
-    if backend not in _BACKENDS:
-        raise ModelLoadError(f"{FILENAME}: backend '{backend}' is not served (only onnxruntime)")
-    if platform not in _PLATFORMS:
-        raise ModelLoadError(f"{FILENAME}: platform '{platform}' is not served (only onnxruntime_onnx)")
+    if backend and backend not in _BACKENDS:
+        raise ModelLoadError(f"{FILENAME}: backend '{backend}' is not served (only {', '.join(_BACKENDS)})")
+    if platform and platform not in _PLATFORMS:
+        raise ModelLoadError(f"{FILENAME}: platform '{platform}' is not served (only {', '.join(_PLATFORMS)})")
     for field, why in _REFUSED.items():
         if _has(raw, field):
             raise ModelLoadError(f"{FILENAME}: {why} ({field})")

@@ -22,7 +22,8 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
     `used_by_us` is the memory of the processes that were asked about. `utilisation` is 0 to 1.
     `power_w` is what the whole card takes, in watts, `power_limit_w` what it may.
     `cuda_version` is the highest that the driver can run ("13.0"). Kind "unified": a GPU that shares the
-    system's memory.
+    system's memory; its `used_by_us` then counts all that our processes hold of it, for the GPU or not.
+    `power_mode` is the name of the one that a person has chosen, on boards that have such modes.
     """
 
     id: str
@@ -39,6 +40,12 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
     driver: str | None = None
     cuda_version: str | None = None
     compute_capability: str | None = None
+    power_mode: str | None = None
+
+    @property
+    def pool(self) -> str:
+        """The id of the device whose memory this is: devices of one pool fill up together."""
+        return "cpu" if self.kind == "unified" else self.id
 
 
 class ProbeUnavailable(RuntimeError):
@@ -58,14 +65,22 @@ class DeviceProbe(Protocol):
 
 
 class ChainProbe:
-    """Several probes as one: their devices in order. `missing` says why probes are not among them."""
+    """Several probes as one: their devices in order. `missing` says why probes are not among them.
+
+    Devices that share a pool of memory have the same `used_by_us`: the most that one of them knows of.
+    """
 
     def __init__(self, probes: Sequence[DeviceProbe], missing: Sequence[str] = ()) -> None:
         self._probes = tuple(probes)
         self.missing = tuple(missing)
 
     def read(self, pids: Collection[int] = ()) -> list[DeviceReading]:
-        return [reading for probe in self._probes for reading in probe.read(pids)]
+        readings = [reading for probe in self._probes for reading in probe.read(pids)]
+        ours: dict[str, int] = {}
+        for reading in readings:
+            if reading.used_by_us is not None:
+                ours[reading.pool] = max(ours.get(reading.pool, 0), reading.used_by_us)
+        return [msgspec.structs.replace(reading, used_by_us=ours.get(reading.pool)) for reading in readings]
 
     def close(self) -> None:
         for probe in self._probes:
@@ -108,9 +123,9 @@ def detect(factories: Sequence[Factory] | None = None) -> ChainProbe:
 
 def default_factories(root: Path = Path("/")) -> list[Factory]:
     """The real probes; `root` is where the system's folders are looked for."""
-    from appliance.system import devices_host, devices_nvml
+    from appliance.system import devices_host, devices_jetson, devices_nvml, jetson
 
     cpu: Factory = lambda: devices_host.CpuProbe(root)  # noqa: E731 - reads better beside the other two
-    if devices_host.is_jetson(root):
-        return [lambda: devices_host.UnifiedProbe(root), cpu]
+    if jetson.is_jetson(root):
+        return [lambda: devices_jetson.JetsonProbe(root, nvml=devices_jetson.driver_probe), cpu]
     return [lambda: devices_nvml.NvmlProbe(env=os.environ), cpu]

@@ -5,17 +5,23 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from appliance.system.devices import DeviceReading, ProbeUnavailable
-from appliance.system.devices_host import Memory, process_tree, system_memory
+from appliance.system.devices_host import Memory, memory_of, process_tree, system_memory
 
 _TEMPERATURE_GPU = 0  # nvml.h, NVML_TEMPERATURE_GPU
+_NOT_SUPPORTED = 3  # nvml.h, NVML_ERROR_NOT_SUPPORTED
+_MIG = 1  # nvml.h, NVML_DEVICE_MIG_ENABLE
+
+# GPUs on the system's memory whose driver may tell a memory all the same, with the files that the system holds in
+# its cache counted as used: what these names say goes before what it tells.
+_INTEGRATED = ("GB10", "THOR", "ORIN", "XAVIER", "TEGRA")
 
 
 class NvmlProbe:
     """All NVIDIA devices that a CUDA program with the environment `env` would see.
 
-    `library` is pynvml or a stand-in; by default pynvml is imported now. Where the driver knows of no memory
-    of the card's own (a GPU on the system's memory), `shared_memory` is asked. ProbeUnavailable without a
-    driver that answers.
+    `library` is pynvml or a stand-in; by default pynvml is imported now. Where a GPU has no memory of its own (it
+    uses the system's), `shared_memory` is asked, and `size_of` for what our processes have resident of it.
+    ProbeUnavailable without a driver that answers.
     """
 
     def __init__(
@@ -23,9 +29,11 @@ class NvmlProbe:
         library: Any = None,
         env: Mapping[str, str] | None = None,
         shared_memory: Callable[[], Memory] = system_memory,
+        size_of: Callable[[Collection[int]], int | None] = memory_of,
     ) -> None:
         self._env = dict(env or {})
         self._shared_memory = shared_memory
+        self._size_of = size_of
         self._open = False
         try:
             self._library = importlib.import_module("pynvml") if library is None else library
@@ -66,13 +74,17 @@ class NvmlProbe:
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         """The answer of one NVML function, or None if it is missing, unsupported, or fails."""
+        return self._answer(name, *arguments)[0]
+
+    def _answer(self, name: str, *arguments: Any) -> tuple[Any, bool]:
+        """(the answer as `_ask` gives it, whether this is not supported for this device)."""
         function = getattr(self._library, name, None)
         if function is None:
-            return None
+            return None, False
         try:
-            return function(*arguments)
-        except Exception:  # noqa: BLE001 - NVMLError, a symbol missing in an old driver, a wrong size: all None
-            return None
+            return function(*arguments), False
+        except Exception as error:  # noqa: BLE001 - NVMLError, a symbol missing in an old driver, a wrong size: None
+            return None, getattr(error, "value", None) == _NOT_SUPPORTED
 
     def _handles(self, count: int) -> list[Any]:
         """The devices in CUDA's order: all by bus, or what CUDA_VISIBLE_DEVICES names up to its first wrong entry."""
@@ -105,19 +117,22 @@ class NvmlProbe:
     def _reading(
         self, number: int, handle: Any, ours: Collection[int], driver: str | None, cuda: str | None
     ) -> DeviceReading:
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
-        shared = self._shared_memory() if memory is None else None
+        name = _text(self._ask("nvmlDeviceGetName", handle)) or "NVIDIA GPU"
+        memory, unsupported = self._answer("nvmlDeviceGetMemoryInfo", handle)
+        integrated = any(part in name.upper() for part in _INTEGRATED)
+        shared = self._shared_memory() if integrated or (unsupported and not self._split(handle)) else None
+        used = self._used_by(handle, ours)
         utilisation = self._ask("nvmlDeviceGetUtilizationRates", handle)
         temperature = self._ask("nvmlDeviceGetTemperature", handle, _TEMPERATURE_GPU)
         capability = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         return DeviceReading(
             id=f"cuda:{number}",
-            name=_text(self._ask("nvmlDeviceGetName", handle)) or "NVIDIA GPU",
+            name=name,
             kind="nvml" if shared is None else "unified",
             memory_total=_whole(memory, "total") if shared is None else shared.total,
             memory_used=_whole(memory, "used") if shared is None else shared.used,
             memory_free=_whole(memory, "free") if shared is None else shared.free,
-            used_by_us=self._used_by(handle, ours),
+            used_by_us=used if shared is None else together(used, self._size_of(ours)),
             utilisation=None if utilisation is None else utilisation.gpu / 100,
             temperature_c=None if temperature is None else float(temperature),
             power_w=self._watts("nvmlDeviceGetPowerUsage", handle),
@@ -126,6 +141,11 @@ class NvmlProbe:
             cuda_version=cuda,
             compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         )
+
+    def _split(self, handle: Any) -> bool:
+        """Whether the card is cut up into parts (MIG), whose memory is not told for the whole."""
+        mode = self._ask("nvmlDeviceGetMigMode", handle)
+        return mode is not None and mode[0] == _MIG
 
     def _watts(self, name: str, handle: Any) -> float | None:
         """NVML counts in milliwatts."""
@@ -151,6 +171,12 @@ class NvmlProbe:
                     return None
                 used[process.pid] = max(used.get(process.pid, 0), int(process.usedGpuMemory))
         return sum(used.values()) if told else None
+
+
+def together(*sizes: int | None) -> int | None:
+    """The sum of what is told; None if nothing is."""
+    told = [size for size in sizes if size is not None]
+    return sum(told) if told else None
 
 
 def _text(value: Any) -> str | None:

@@ -220,6 +220,17 @@ def onnxruntime_version() -> str | None:
         return None
 
 
+def gpu_runtime() -> bool:
+    """Whether a runtime that could use an NVIDIA GPU is installed, told by the names of the packages."""
+    for package in ("onnxruntime-gpu", "onnxruntime-genai-cuda", "torch"):
+        try:
+            if "+cpu" not in metadata.version(package):
+                return True
+        except metadata.PackageNotFoundError:
+            continue
+    return False
+
+
 def cure() -> str | None:
     """What to do about a missing library of CUDA, where a runtime pack is the way; None: the usual advice."""
     install = f"run: {paths.command_name()} runtime install cuda --from FILE"

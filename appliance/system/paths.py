@@ -1,6 +1,7 @@
 """Where things lie: assets in the program, state and models of the user, settings files."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import platformdirs
@@ -60,10 +61,16 @@ def program_command() -> list[str]:
     return [sys.executable, "-P", "-c", start]
 
 
-def engine_command(log_level: str, state: Path | None = None) -> list[str]:
-    """The command that starts an engine process, which uses the runtime packs of that state folder, if any."""
+def engine_command(
+    log_level: str, state: Path | None = None, family: str | None = None, cores: Sequence[int] = ()
+) -> list[str]:
+    """The command that starts an engine process, which uses the runtime packs of that state folder, if any.
+
+    ``family``: of its backends; ``cores``: the processor cores that it keeps to."""
     command = [*program_command(), "engine", "--log-level", log_level]
-    return command if state is None else [*command, "--runtimes", str(runtimes(state))]
+    command += ["--runtimes", str(runtimes(state))] if state is not None else []
+    command += ["--family", family] if family is not None else []
+    return command + (["--cores", ",".join(str(core) for core in cores)] if cores else [])
 
 
 def frozen() -> bool:

@@ -40,5 +40,5 @@ def test_what_was_told_before_it_died_counts(monkeypatch: pytest.MonkeyPatch) ->
     line = b'{"driver": {"version": 13000, "init": 0}, "cuda": 13}\n'
     found = ask(monkeypatch, f"it.sendall({line!r}); os.abort()")
     assert (found.driver.version, found.cuda, found.versions) == (13000, 13, {})
-    line += b'{"cuDNN": "9.28.1"}\n'
+    line += b'{"versions": {"cuDNN": "9.28.1"}}\n'
     assert ask(monkeypatch, f"it.sendall({line!r})").versions == {"cuDNN": "9.28.1"}

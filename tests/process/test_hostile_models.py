@@ -125,8 +125,8 @@ def make(models: Path, outside: Path) -> dict[str, str]:
         "future": "opset",
         "unknown": "Frobnicate",
         "library": "operator librar",
-        "zero": "no .onnx file",
-        "hollow": "no .onnx file",
+        "zero": "no model file",
+        "hollow": "no model file",
         "two": "another",
     }
 

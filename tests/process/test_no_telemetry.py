@@ -1,4 +1,4 @@
-"""ONNX Runtime's builds keep a session file for what they tell Microsoft of models and machines. There is none."""
+"""ONNX Runtime's and GenAI's builds keep files for what they tell Microsoft. There are none."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import language, speech
 from tests.support.nets import mlp
 from tests.support.server import Server
 
@@ -33,3 +34,29 @@ def test_the_engine_tells_nobody(folder: Path) -> None:
     with server:
         assert server.status()["models"][0]["ready"]
     assert not list(places["ours"].glob("*.ses"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the file lies where no variable leads")
+def test_a_language_model_tells_nobody(folder: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    homes = {name: folder / name for name in ("plain", "ours")}
+    for home in homes.values():
+        home.mkdir()
+    talkative = {name: value for name, value in os.environ.items() if name not in QUIET}
+    talkative |= {"https_proxy": "http://127.0.0.1:9"}  # a door that is shut: this test tells nobody either
+    model = speech.beside(language.sums(folder / "models" / "llm", vocabulary=speech.VOCABULARY))
+    code = f"import onnxruntime_genai; onnxruntime_genai.Model({str(model)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, env=talkative | _home(homes["plain"]))
+    if not list(homes["plain"].rglob("*.db")):
+        pytest.skip("this build of ONNX Runtime GenAI keeps no file, so its absence would say nothing")
+
+    server = Server(folder)
+    server.env = {name: value for name, value in server.env.items() if name not in QUIET} | _home(homes["ours"])
+    with server:
+        assert server.status()["models"][0]["ready"]
+    told = [file for file in homes["ours"].rglob("*") if file.name in ("deviceid", ".ses") or file.suffix == ".db"]
+    assert not told
+
+
+def _home(folder: Path) -> dict[str, str]:
+    return {"HOME": str(folder), "TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.backends import cuda_errors, onnx
+from appliance.backends import cuda_errors, onnx_errors
 from appliance.backends.base import DeviceLost
 from appliance.errors import InsufficientMemory, ModelError
 
@@ -43,29 +43,27 @@ MEMORY = [
 @pytest.mark.parametrize("text", LOST)
 def test_lost(text: str) -> None:
     assert cuda_errors.is_lost(text)
-    error = onnx._run_error(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {text}"), onnx._Run())
+    error = onnx_errors.run_error(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {text}"), False)
     assert isinstance(error, DeviceLost)
     assert "hostname" not in str(error) and "gpu_data_transfer" not in str(error)
 
 
 @pytest.mark.parametrize("text", LOST)
 def test_a_run_that_nobody_wants_any_more_tells_it_too(text: str) -> None:
-    handle = onnx._Run()
-    handle.cancel()
-    assert isinstance(onnx._run_error(RuntimeError(text), handle), DeviceLost)
+    assert isinstance(onnx_errors.run_error(RuntimeError(text), True), DeviceLost)
 
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_another_fault(text: str) -> None:
     assert not cuda_errors.is_lost(text)
-    assert isinstance(onnx._run_error(RuntimeError(text), onnx._Run()), ModelError)
+    assert isinstance(onnx_errors.run_error(RuntimeError(text), False), ModelError)
 
 
 @pytest.mark.parametrize("text", MEMORY)
 def test_too_little_memory_is_no_loss(text: str) -> None:
-    assert isinstance(onnx._run_error(RuntimeError(text), onnx._Run()), InsufficientMemory)
+    assert isinstance(onnx_errors.run_error(RuntimeError(text), False), InsufficientMemory)
 
 
 def test_the_runtime_s_own_type() -> None:
     kind = type("DeviceReset", (Exception,), {})
-    assert isinstance(onnx._run_error(kind("the device was reset"), onnx._Run()), DeviceLost)
+    assert isinstance(onnx_errors.run_error(kind("the device was reset"), False), DeviceLost)

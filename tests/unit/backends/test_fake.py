@@ -152,7 +152,8 @@ def test_backends_by_name() -> None:
     assert onnx.name == "onnx"
     assert "CPUExecutionProvider" in onnx.providers()
     assert list(onnx.runtimes()) in (["onnxruntime"], ["onnxruntime-gpu"])
-    with pytest.raises(ModelLoadError, match=r"backend 'tensorrt' is not known \(known: onnx, fake\)"):
+    known = r"backend 'tensorrt' is not known \(known: onnx, pytorch, genai, fake\)"
+    with pytest.raises(ModelLoadError, match=known):
         backends.get("tensorrt")
 
 
@@ -162,3 +163,11 @@ def test_a_runtime_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModelLoadError, match="ONNX Runtime is not installed: install the extra 'cpu'"):
         backends.get("onnx")
+
+
+def test_pytorch_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("appliance.backends.pytorch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModelLoadError, match=r"PyTorch is not installed: install the extra 'torch'"):
+        backends.get("pytorch")

@@ -13,6 +13,7 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 from appliance.backends import onnx as backend
+from appliance.backends import onnx_errors
 from appliance.backends.base import LoadRequest
 from appliance.backends.onnx import OnnxBackend, OnnxSession, has_batch_axis
 from appliance.errors import ApplianceError, Cancelled, InsufficientMemory, InvalidInput, ModelError, ModelLoadError
@@ -287,17 +288,17 @@ def test_an_index_out_of_range_is_the_caller_s_fault_and_names_no_source(tmp_pat
     ],
 )
 def test_words(text: str, words: str) -> None:
-    assert backend._words(Exception(text)) == words
+    assert onnx_errors.words(Exception(text)) == words
 
 
 def test_words_are_bounded() -> None:
-    assert len(backend._words(Exception("x" * 5000))) == 600
+    assert len(onnx_errors.words(Exception("x" * 5000))) == 600
 
 
 def test_a_folder_with_spaces_is_taken_out_when_it_is_known() -> None:
     folder = Path("/home/John Smith/my models")
     text = f"Load model from {folder}/m.onnx failed in {folder}"
-    assert backend._words(Exception(text), folder) == "Load model from m.onnx failed in the model's folder"
+    assert onnx_errors.words(Exception(text), folder) == "Load model from m.onnx failed in the model's folder"
 
 
 # --- memory --------------------------------------------------------------------------------------------------
@@ -315,9 +316,9 @@ def test_a_folder_with_spaces_is_taken_out_when_it_is_known() -> None:
     ],
 )
 def test_out_of_memory_is_known_by_its_words(text: str, is_memory: bool) -> None:
-    error = backend._run_error(RuntimeError(text), backend._Run())
+    error = onnx_errors.run_error(RuntimeError(text), False)
     assert type(error) is (InsufficientMemory if is_memory else ModelError)
-    load = backend._load_error(RuntimeError(text), (), Path("/models"))
+    load = onnx_errors.load_error(RuntimeError(text), (), Path("/models"))
     assert isinstance(load, InsufficientMemory) is is_memory
 
 

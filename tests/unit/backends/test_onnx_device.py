@@ -10,6 +10,9 @@ import pytest
 from appliance.backends import onnx_device
 from appliance.backends.onnx_device import Truth, Wanted, truth, wanted
 from appliance.system import dlls
+from appliance.system.cuda import Driver
+from appliance.system.cuda_code import Code
+from appliance.system.cuda_loader import FakeLoader
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 BUILT = [CUDA, CPU]
@@ -105,3 +108,125 @@ def test_no_words_on_standard_output(capsys: pytest.CaptureFixture[str], tmp_pat
     found = dlls.look("onnx", None, None, dlls.FakeSurroundings([tmp_path / "nvidia/a/bin/cudart64_13.dll"]))
     onnx_device.CudaLibraries(found).load()
     assert capsys.readouterr().out == ""
+
+
+TRT = "TensorrtExecutionProvider"
+ALL = ["tensorrt", "cuda", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "model", "named", "available", "index", "providers", "trt", "reason"),
+    [
+        ("auto", "prefer", ALL, BUILT, 0, [CUDA, CPU], True, None),
+        ("cuda:1", "require", ALL, BUILT, 1, [CUDA, CPU], True, None),
+        ("auto", "prefer", ["tensorrt"], BUILT, 0, [CPU], True, None),
+        ("auto", "prefer", ["cuda"], BUILT, 0, [CUDA, CPU], False, None),
+        ("auto", "prefer", ["cpu"], BUILT, None, [CPU], False, None),
+        ("cuda", "prefer", ["cpu"], BUILT, None, [CPU], False, None),
+        ("auto", "prefer", ALL, [CPU], None, [CPU], False, "no CUDA for 0"),
+        ("auto", "prefer", ["cuda"], [CPU], None, [CPU], False, "no CUDA for 0"),
+        ("cpu", "prefer", ALL, BUILT, None, [CPU], False, "the server's setting `device` is `cpu`"),
+    ],
+)
+def test_providers_that_a_model_names(
+    policy: str,
+    model: Any,
+    named: list[str],
+    available: list[str],
+    index: int | None,
+    providers: list[str],
+    trt: bool,
+    reason: str | None,
+) -> None:
+    found = wanted(policy, model, available, named=named)
+    assert (found.index, found.tensorrt, found.reason) == (index, trt, reason)
+    assert [p if isinstance(p, str) else p[0] for p in found.providers] == providers
+
+
+def counted(providers: list[str], **nodes: int) -> Any:
+    names = {"trt": TRT, "cuda": CUDA, "cpu": CPU}
+    parts = [SimpleNamespace(ep_name=names[n], get_nodes=lambda k=k: [None] * k) for n, k in nodes.items()]
+    return SimpleNamespace(get_providers=lambda: providers, get_provider_graph_assignment_info=lambda: parts)
+
+
+WITH = Wanted([(CUDA, {}), CPU], 0, tensorrt=True)
+ALONE = Wanted([CPU], 0, tensorrt=True)
+
+
+def test_tensorrt_runs() -> None:
+    assert truth(counted([TRT, CUDA, CPU], trt=9), WITH) == Truth("cuda:0", None, 0)
+    assert truth(counted([TRT, CPU], trt=9), ALONE) == Truth("cuda:0", None, 0)
+    assert truth(counted([TRT, CUDA, CPU]), WITH) == Truth("cuda:0", None, 0)  # a runtime that does not tell
+    found = truth(counted([TRT, CUDA, CPU], trt=9, cuda=2, cpu=1), WITH)
+    assert found == Truth(
+        "cuda:0",
+        None,
+        1,
+        ("2 nodes of the graph run on CUDA, which TensorRT does not take", "1 nodes of the graph run on the CPU"),
+    )
+
+
+def test_tensorrt_that_was_asked_for_and_does_not_run_is_told() -> None:
+    found = truth(counted([CUDA, CPU], cuda=9), WITH, failed="libnvinfer.so.10 was not found")
+    assert found == Truth("cuda:0", "TensorRT was asked for, but CUDA runs it: libnvinfer.so.10 was not found", 0)
+    found = truth(counted([CUDA, CPU], cuda=9), WITH)
+    assert found.degraded == (
+        "TensorRT was asked for, but CUDA runs it: ONNX Runtime did not start it; the engine's log has its message"
+    )
+    found = truth(counted([TRT, CUDA, CPU], cuda=9), WITH)
+    assert found.degraded == "TensorRT was asked for, but it takes no part of this model"
+    found = truth(counted([CPU], cpu=9), ALONE, failed="this build of ONNX Runtime has no TensorRT")
+    assert found == Truth(
+        "cpu", "TensorRT was asked for, but the CPU runs it: this build of ONNX Runtime has no TensorRT", 0
+    )
+
+
+def test_without_cuda_that_is_the_reason() -> None:
+    assert truth(counted([CPU], cpu=9), WITH, failed="TensorRT's own") == Truth("cpu", "no CUDA for 0", 0)
+    assert truth(counted([CPU], cpu=9), ALONE) == Truth("cpu", "no CUDA for 0", 0)
+
+
+# --- code for the card ------------------------------------------------------------------------------------------
+
+
+def cards(monkeypatch: pytest.MonkeyPatch, driver: Driver, code: Code | None) -> onnx_device.Cards:
+    monkeypatch.setattr(onnx_device.cuda_loader, "SystemLoader", lambda folders: FakeLoader(driver))
+    monkeypatch.setattr(onnx_device, "provider_library", lambda name="cuda": Path("provider.so"))
+    monkeypatch.setattr(onnx_device.cuda_code, "read", lambda provider: code)
+    return onnx_device.Cards(onnx_device.CudaLibraries(None))
+
+
+ORIN = Driver(version=13020, init=0, capabilities=((8, 7),))
+PYPI = Code(frozenset({(8, 9), (9, 0), (12, 0), (12, 1)}))
+
+
+def test_a_build_without_code_for_the_card_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session would be made, and fail at its first kernel."""
+    found = cards(monkeypatch, ORIN, PYPI).checked(Wanted([(CUDA, {}), CPU], 0, tensorrt=True))
+    assert (found.providers, found.index, found.tensorrt) == ([CPU], None, False)
+    assert found.reason is not None and found.reason.startswith("cuda:0 has compute capability 8.7, for which")
+
+
+def test_what_is_not_known_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Wanted([(CUDA, {}), CPU], 0)
+    assert cards(monkeypatch, ORIN, None).checked(asked) is asked
+    assert cards(monkeypatch, Driver(hung=True), PYPI).checked(asked) is asked
+    assert cards(monkeypatch, ORIN, PYPI).checked(Wanted([CPU], None)).reason is None
+
+
+def test_which_cards_the_driver_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = cards(monkeypatch, ORIN, None)
+    assert (found.show(0), found.show(1)) == (True, False)
+    assert not cards(monkeypatch, Driver(missing="no such file"), None).show(0)
+
+
+def test_why_not_tells_of_missing_code_after_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = tmp_path / "libonnxruntime_providers_cuda.so"
+    provider.touch()
+    monkeypatch.setattr(onnx_device.cuda_code, "read", lambda provider: PYPI)
+    found = onnx_device.why_not(FakeLoader(ORIN), provider, 0)
+    assert (found.part, found.wanted) == ("device", "8.7")
+    old = Driver(version=12060, init=0, capabilities=((8, 7),))
+    monkeypatch.setattr(onnx_device.ort, "cuda_version", "13.0", raising=False)
+    assert onnx_device.why_not(FakeLoader(old), provider, 0).part == "driver"
+    assert onnx_device.why_not(FakeLoader(ORIN), None, 0).part == "build"

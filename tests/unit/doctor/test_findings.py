@@ -6,12 +6,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from appliance.doctor.facts import Build, Chosen, Devices, Engine, Facts, Folder, Native, Port, Power, System, Trial
+from appliance.doctor.facts import (
+    Build,
+    Chosen,
+    Devices,
+    Engine,
+    Facts,
+    Folder,
+    Native,
+    Port,
+    Power,
+    System,
+    TensorRT,
+    Trial,
+)
 from appliance.doctor.findings import findings
-from appliance.doctor.machine_findings import jetpack
+from appliance.doctor.machine import _cards
 from appliance.doctor.report import Line
+from appliance.system import devices as system_devices
 from appliance.system.cuda import CudaFinding, Driver
-from appliance.system.devices import DeviceReading
+from appliance.system.devices import DeviceReading, FakeProbe
 from appliance.system.gpu_users import GpuUser
 from appliance.system.windows_only import Session, ranges
 from tests.unit.doctor import faults
@@ -126,6 +140,42 @@ def test_a_card_that_is_not_there_or_too_old(
     assert words in line.found and cure in line.cure
 
 
+def test_shares_of_the_cores_want_no_card(tmp_path: Path) -> None:
+    found = faults.native(tmp_path, Driver(missing="no such file"), missing=faults.NAMES)
+    facts = faults.well(tmp_path, native=found, chosen=Chosen(device="cpu:0,cpu:1"), devices=Devices())
+    assert faults.bad(findings(facts)) == []
+    assert one(facts, "driver").found.endswith("(not needed here: the setting device is cpu:0,cpu:1)")
+
+
+def test_one_of_two_cards_does_not_run(tmp_path: Path) -> None:
+    """What works on the one excuses nothing of the other."""
+    well = Trial(provider="CUDAExecutionProvider", device="cuda:0", ran_on="cuda:0", run_ms=0.1)
+    bad = Trial(provider="CUDAExecutionProvider", device="cuda:1", error="there is no device cuda:1")
+    engine = msgspec.structs.replace(faults.engine(), trials=(CPU_RAN, well, bad))
+    facts = faults.well(
+        tmp_path,
+        native=faults.native(tmp_path, index=1),
+        engine=engine,
+        chosen=Chosen(device="cuda:0,cuda:1"),
+        windows=None,
+    )
+    device = next(line for line in of(facts, "device") if line.verdict == "failed")
+    assert "there is no device cuda:1, only cuda:0" in device.found
+    _, first, second = of(facts, "provider")
+    assert (first.verdict, second.verdict) == ("ok", "failed")
+    assert second.found == "CUDAExecutionProvider did not run a model of one node on cuda:1: see 'device' above"
+
+
+@pytest.mark.parametrize(
+    ("policy", "cards"),
+    [("cuda", [0]), ("cuda:2", [2]), ("cuda:1, cuda:3", [1, 3]), ("cpu:0,cpu:1", [0]), ("auto", [0, 1])],
+)
+def test_each_card_of_the_setting_is_tried(monkeypatch: pytest.MonkeyPatch, policy: str, cards: list[int]) -> None:
+    readings = [DeviceReading(id=name, name="a card", kind="nvml") for name in ("cuda:0", "cuda:1")]
+    monkeypatch.setattr(system_devices, "detect", lambda: FakeProbe([*readings, faults.PROCESSOR]))
+    assert _cards(policy) == cards
+
+
 def test_some_of_the_cards_are_hidden(tmp_path: Path) -> None:
     devices = Devices(readings=(faults.GPU,), cards=4, visible="2")
     line = one(faults.well(tmp_path, devices=devices), "device")
@@ -222,12 +272,17 @@ def test_no_word_of_power_where_there_is_nothing_to_say() -> None:
     assert of(Facts(power=Power()), "power") == []
 
 
-def test_a_jetson_tells_its_jetpack() -> None:
-    orin = DeviceReading(id="cuda:0", name="NVIDIA Jetson Orin NX", kind="unified", driver="L4T 36.4.3")
-    facts = Facts(system=System(text="Ubuntu 22.04.5 LTS"), devices=Devices(readings=(orin,)))
-    assert one(facts, "system").found == "Ubuntu 22.04.5 LTS, L4T 36.4.3 (JetPack 6.2)"
-    assert jetpack("L4T 36.3.0") == "L4T 36.3.0 (JetPack 6.0)"
-    assert jetpack("L4T 99.1") == "L4T 99.1"
+def test_tensorrt_is_told_and_is_no_fault(tmp_path: Path) -> None:
+    found = msgspec.structs.replace(faults.native(tmp_path), tensorrt=TensorRT(version="10.13.3"))
+    facts = faults.well(tmp_path, native=found)
+    assert one(facts, "TensorRT") == Line("TensorRT", "ok", "TensorRT 10.13.3 loads")
+    words = "libnvinfer.so.10 (TensorRT 10) was not found; install NVIDIA's TensorRT 10"
+    found = msgspec.structs.replace(found, tensorrt=TensorRT(fault=words))
+    line = one(faults.well(tmp_path, native=found), "TensorRT")
+    assert line.verdict == "ok"
+    assert line.found == (
+        "libnvinfer.so.10 (TensorRT 10) was not found (not needed but for models whose providers name tensorrt)"
+    )
 
 
 def test_settings_that_cannot_be_read() -> None:

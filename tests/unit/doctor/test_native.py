@@ -8,8 +8,10 @@ import pytest
 from onnx import helper
 
 from appliance.doctor import native
+from appliance.doctor.facts import TensorRT
 from appliance.doctor.model import MODEL, SUM, W, X
 from appliance.doctor.trial import last_error
+from appliance.system import dlls
 from appliance.system.cuda_loader import FakeLoader
 from tests.unit.doctor import faults
 
@@ -81,3 +83,20 @@ def test_the_last_error_of_onnx_runtime() -> None:
     assert told is not None and "LoadLibrary failed with error 126" in told
     assert "opt" not in told and "program" not in told and "\x1b" not in told
     assert last_error(b"all is well\n") is None
+
+
+def test_whether_tensorrt_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries = dlls.look("onnx", None, None, dlls.FakeSurroundings())
+    none = TensorRT(fault="this build of ONNX Runtime has no TensorRT")
+    assert native.with_tensorrt(None, libraries) == none
+    provider = tmp_path / "libonnxruntime_providers_tensorrt.so"
+    provider.write_bytes(b"nothing of it")
+    assert native.with_tensorrt(provider, libraries) == none
+    provider.write_bytes(b"\0libnvinfer.so.10\0")
+    monkeypatch.setattr(native.tensorrt, "folders", lambda major: [])
+    monkeypatch.setattr(native.tensorrt, "version", lambda windows, major, folder: f"{major}.13.3")
+    monkeypatch.setattr(native.cuda_loader, "SystemLoader", lambda folders: FakeLoader())
+    assert native.with_tensorrt(provider, libraries) == TensorRT(version="10.13.3")
+    monkeypatch.setattr(native.cuda_loader, "SystemLoader", lambda folders: FakeLoader(only=()))
+    found = native.with_tensorrt(provider, libraries)
+    assert found.version is None and str(found.fault).startswith("libnvinfer.so.10 (TensorRT 10) was not found")

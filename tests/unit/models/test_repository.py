@@ -10,7 +10,8 @@ import pytest
 from appliance.errors import InvalidInput, ModelLoadError, ModelNotFound
 from appliance.models import folder as folder_module
 from appliance.models import listing
-from appliance.models.repository import ModelFolder, Root, add, remove, scan, valid_name
+from appliance.models.repository import ModelFolder, Root, add, check_declared, remove, scan, valid_name
+from appliance.models.spec import TensorSpec
 
 posix = pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
 
@@ -74,6 +75,56 @@ def test_a_folder_without_versions(put: Put) -> None:
 
 def test_the_only_onnx_file_needs_no_name(put: Put) -> None:
     assert served(one(put(["yolo/yolov8n.onnx"]))) == {"1": "yolov8n.onnx"}
+
+
+def test_pytorch_files(put: Put) -> None:
+    models = put(
+        [
+            "a/1/model.pt2",
+            "a/1/x.txt",
+            "b/net.TS",
+            "c/best.onnx",
+            "c/best.pt",
+            "d/model.pt",
+            "d/other.pt2",
+            "e.jit",
+            "e.labels.txt",
+        ]
+    )
+    found = scan([Root(models)])
+    assert {name: model.error for name, model in found.items()} == dict.fromkeys("abcde")
+    # What an ONNX file was exported from often lies beside it.
+    paths = {name: model.files[0].path.relative_to(models).as_posix() for name, model in found.items()}
+    assert paths == {"a": "a/1/model.pt2", "b": "b/net.TS", "c": "c/best.onnx", "d": "d/model.pt", "e": "e.jit"}
+    (models / "c/model.toml").write_text("backend = 'pytorch'")
+    assert served(one(models, "c")) == {"1": "best.pt"}
+
+
+def test_of_bare_files_with_one_name_the_first_is_served(put: Put) -> None:
+    models = put(["net.pt", "net.onnx"])
+    assert [m.files[0].path.name for m in scan([Root(models)]).values()] == ["net.onnx"]
+
+
+def test_tensors_that_model_toml_declares(put: Put) -> None:
+    text = """
+[[inputs]]
+name = "x"
+datatype = "FP32"
+shape = [-1, 4]
+[[outputs]]
+name = "y"
+datatype = "INT64"
+"""
+    for model in (
+        one(put({"yolo/model.pt": "", "yolo/model.toml": text})),
+        one(put({"b.pt": "", "b.toml": text}), "b"),
+    ):
+        assert model.declared is not None
+        assert model.declared.inputs == (TensorSpec("x", "FP32", (-1, 4)),)
+        assert model.declared.outputs == (TensorSpec("y", "INT64", ()),)
+        assert model.declared.max_batch is None
+        (fault,) = check_declared(model.declared, (TensorSpec("x", "FP16", (-1, 4)),), model.declared.outputs)
+        assert fault == "input 'x': model.toml says FP32, the model FP16"
 
 
 def test_a_named_file(put: Put) -> None:
@@ -151,13 +202,20 @@ def test_a_triton_repository_without_a_config(put: Put) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"yolo/readme.md": ""}, "there is no .onnx file in it"),
-        ({"yolo/model.pt": ""}, "found model.pt, which is not served"),
+        ({"yolo/readme.md": ""}, "there is no model file (.onnx, .pt2, .pt, .ts, .jit) in it"),
+        ({"yolo/model.pth": ""}, "found model.pth, which is not served"),
+        (
+            {"yolo/model.pt": "", "yolo/model.toml": "backend = 'onnx'"},
+            "there is no .onnx file in it (found model.pt,",
+        ),
+        ({"yolo/a.onnx": "", "yolo/model.toml": "backend = 'pytorch'"}, "(found a.onnx, which is not served)"),
+        ({"yolo/model.pt": "", "yolo/model.jit": ""}, "several model files (model.jit, model.pt); name one"),
+        ({"yolo.pt": "", "yolo.toml": "backend = 'onnx'"}, "need a folder"),
         ({"yolo/a.onnx": "", "yolo/b.onnx": ""}, "several model files (a.onnx, b.onnx); name one"),
-        ({"yolo/1/readme.md": ""}, "version 1 is not served: there is no .onnx file in it"),
+        ({"yolo/1/readme.md": ""}, "version 1 is not served: there is no model file ("),
         ({"yolo/model.onnx/x": ""}, "model.onnx: it is not a regular file"),
         ({"yolo/a.onnx": "", "yolo/model.toml": "filename = 'b.onnx'"}, "b.onnx is missing"),
-        ({"yolo/a.onnx": "", "yolo/model.toml": "filename = 'a.pt'"}, "'a.pt' is not an .onnx file"),
+        ({"yolo/a.onnx": "", "yolo/model.toml": "filename = 'a.pth'"}, "'a.pth' is not a model file ("),
         ({"yolo/a.onnx": "", "yolo/model.toml": "\nfoo = 1"}, "model.toml line 2: unknown key 'foo'"),
         ({"yolo/a.onnx": "", "yolo/model.toml": "versions = [2]"}, "there are no version folders"),
         ({"yolo/1/a.onnx": "", "yolo/model.toml": "versions = [2]"}, "version 2 is asked for, but not there"),
@@ -204,7 +262,7 @@ def test_notes(put: Put) -> None:
     assert "the model files beside the version folders are not used" in told
     assert "yolo.onnx beside the folder is not used" in told
     assert "yolo.toml beside the folder is not used" in told
-    assert "version 2 is not served: there is no .onnx file in it" in told
+    assert "version 2 is not served: there is no model file (" in told
 
 
 def test_what_is_ignored(put: Put) -> None:
@@ -351,6 +409,7 @@ def test_two_thousand_models(models: Path) -> None:
 def test_importing_is_cheap() -> None:
     script = (
         "import sys; import appliance.models.repository, appliance.models.triton, appliance.models.onnx_file\n"
+        "import appliance.models.torch_file\n"
         "print(*sorted({'google.protobuf', 'numpy', 'onnx', 'onnxruntime', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -411,13 +470,13 @@ def test_adding_is_refused(made: Path, put: Put, tmp_path: Path, write: Put) -> 
             add(models, made, name)
     with pytest.raises(ModelLoadError, match="no such file"):
         add(models, tmp_path / "none.onnx")
-    with pytest.raises(ModelLoadError, match=r"not an \.onnx file"):
+    with pytest.raises(ModelLoadError, match=r"not a model file \(\.onnx, "):
         add(models, made.parent / "other.txt")
     with pytest.raises(ModelLoadError, match="it is text"):
         add(models, write(b"this is not a model\n", "from/bad.onnx"))
     with pytest.raises(ModelLoadError, match="holds the models folder"):
         add(models, models.parent, "all")
-    with pytest.raises(ModelLoadError, match=r"there is no \.onnx file"):
+    with pytest.raises(ModelLoadError, match=r"there is no model file"):
         (tmp_path / "empty").mkdir()
         add(models, tmp_path / "empty")
     assert names(models) == ["Bare.onnx", "taken/model.onnx"]

@@ -40,6 +40,7 @@ x = [1, 2]
 """
 
 
+TWO = "[[outputs]]\nname = 'y'\ndatatype = 'FP32'\n[[outputs]]\nname = 'x'\n"
 PAD = "[batching.pad.length]\nbuckets = [8, 16]\n"
 
 
@@ -89,7 +90,7 @@ def test_every_key_is_read() -> None:
         ("[[batching]]\nmax = 1", 1, "'batching' must be a table, not a list"),
         ("description = '''\na\nb'''\nfoo = 1", 4, "unknown key 'foo'"),
         ("[timeouts]\r\n# c\r\nrun_ms = 0", 3, "'timeouts.run_ms' must be 1 to"),
-        ("backend = 'torch'", 1, "unknown backend 'torch' (known: onnx, fake, pipeline)"),
+        ("backend = 'torch'", 1, "unknown backend 'torch' (known: onnx, pytorch, genai, fake, pipeline)"),
         ("\nload = 'later'", 2, "'load' must be one of eager, lazy, manual"),
         ("load = 'lazy'\nrequired = true", 1, "a required model is loaded at the start"),
         ("keep_alive_s = -1", 1, "'keep_alive_s' must be 0 to 31536000, not -1.0"),
@@ -98,6 +99,18 @@ def test_every_key_is_read() -> None:
         ("[memory]\nrun_bytes = -1", 2, "'memory.run_bytes' must be 0 to"),
         ("[memory]\n\nitem_bytes = -5", 3, "'memory.item_bytes' must be 0 to"),
         ("[memory]\nrun_bytes = 1.5", 2, "'memory.run_bytes' must be a whole number, not a number with a point"),
+        (
+            "[[inputs]]\nname = 'x'\ndatatype = 'FP32'\n[[inputs]]\nname = 3\ndatatype = 'FP32'",
+            5,
+            "'inputs.name' must be",
+        ),
+        ("[[inputs]]\nname = 'x'\n\n[[inputs]]\nname = 'y'\ndatatype = 'FP32'", 1, "[[inputs]] needs 'datatype'"),
+        (f"{TWO}datatype = 'FP33'", 6, "'outputs.datatype' must be one of BOOL, UINT8, "),
+        (f"{TWO}datatype = 'FP32'\nshape = [1, 0]", 7, "the sizes of 'x' must be -1 (any) or 1 and up"),
+        (f"{TWO}datatype = 'FP32'\nshap = [1]", 7, "unknown key 'shap' in [outputs] (known: datatype, name, shape)"),
+        (f"{TWO}datatype = 'FP32'\n[[outputs]]\nname = 'x'\ndatatype = 'FP32'", 8, "'x' is twice in [[outputs]]"),
+        ("inputs = [1]", 1, "each of 'inputs' must be a table"),
+        ("[pytorch]\ndtype = 'int8'", 2, "'pytorch.dtype' must be one of fp16, bf16, fp32"),
         ("[memory]\nbytes = 1", 2, "unknown key 'bytes' in [memory]"),
         ("[batching.pad]\nlength = 3", 2, "'batching.pad.length' must be a table"),
         (
@@ -168,8 +181,9 @@ def test_lines_of_keys() -> None:
         ("a", "b", "d", "e"): 1,
         ("a", "b", "f"): 2,
         ("x", "y z"): 3,
-        ("x", "y z", "h"): 5,
-        ("x", "y z", "i"): 7,
+        ("x", "y z", "0"): 3,
+        ("x", "y z", "0", "h"): 5,
+        ("x", "y z", "0", "i"): 7,
         ("k",): 8,
         ("k", "l"): 9,
     }

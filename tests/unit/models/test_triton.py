@@ -111,6 +111,14 @@ def test_instances() -> None:
     assert any("KIND_CPU" in note for note in both.notes)
 
 
+@pytest.mark.parametrize("text", ['backend: "pytorch"', 'platform: "pytorch_libtorch"'])
+def test_a_torch_script_model(text: str) -> None:
+    text += ' max_batch_size: 8 input { name: "INPUT__0" data_type: TYPE_FP32 dims: [ 3, -1 ] }'
+    found = read_pbtxt(text, "yolo")
+    assert found.config.backend == "pytorch"
+    assert found.declared.inputs == (TensorSpec("INPUT__0", "FP32", (-1, 3, -1)),)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

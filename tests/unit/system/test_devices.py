@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from appliance.system import devices, devices_host
+from appliance.system import devices_host
 from appliance.system.devices import ChainProbe, DeviceReading, FakeProbe, ProbeUnavailable, detect
-from appliance.system.devices_host import CpuProbe, Memory, UnifiedProbe, system_memory
+from appliance.system.devices_host import CpuProbe, Memory, system_memory
 from appliance.system.devices_nvml import NvmlProbe
 
 GIB = 1 << 30
@@ -18,6 +18,14 @@ GIB = 1 << 30
 
 class NotSupported(Exception):
     """As pynvml.NVMLError_NotSupported."""
+
+    value = 3
+
+
+class Lost(Exception):
+    """As pynvml.NVMLError_GpuIsLost."""
+
+    value = 15
 
 
 class Card:
@@ -31,8 +39,16 @@ class Card:
 class Library:
     """A stand-in for pynvml; a name in `broken` raises, a name in `absent` does not exist."""
 
-    def __init__(self, *cards: Card, broken: Collection[str] = (), absent: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        *cards: Card,
+        broken: Collection[str] = (),
+        absent: Collection[str] = (),
+        how: type[Exception] = NotSupported,
+        mig: int = 0,
+    ) -> None:
         self.cards, self.broken, self.absent = cards, set(broken), set(absent)
+        self.how, self.mig = how, mig
         self.starts = 0
 
     def __getattribute__(self, name: str) -> Any:
@@ -42,7 +58,7 @@ class Library:
             if name in self.broken:
 
                 def fail(*_arguments: Any) -> None:
-                    raise NotSupported("Not Supported")
+                    raise self.how("Not Supported")
 
                 return fail
         return object.__getattribute__(self, name)
@@ -92,6 +108,9 @@ class Library:
 
     def nvmlDeviceGetCudaComputeCapability(self, card: Card) -> tuple[int, int]:
         return (8, 9)
+
+    def nvmlDeviceGetMigMode(self, card: Card) -> list[int]:
+        return [self.mig, self.mig]
 
     def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[Any]:
         return card.processes
@@ -152,14 +171,49 @@ def test_every_single_query_may_be_missing(query: str, how: str) -> None:
 def test_a_card_that_tells_nothing_is_still_named() -> None:
     always = ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
     library = Library(Card("Card", 8 * GIB), broken=[query for query in QUERIES if query not in always])
-    probe = NvmlProbe(library, shared_memory=lambda: Memory(None, None, None))
+    probe = NvmlProbe(library, shared_memory=lambda: Memory(None, None, None), size_of=lambda pids: None)
     assert probe.read() == [DeviceReading(id="cuda:0", name="NVIDIA GPU", kind="unified")]
 
 
+SHARED = Memory(128 * GIB, 28 * GIB, 100 * GIB)
+
+
+def gb10(name: str = "NVIDIA GB10", **library: Any) -> DeviceReading:
+    card = Card(name, 120 * GIB)
+    card.processes = [SimpleNamespace(pid=11, usedGpuMemory=3 * GIB)]
+    probe = NvmlProbe(Library(card, **library), shared_memory=lambda: SHARED, size_of=lambda pids: GIB)
+    return probe.read([11])[0]
+
+
 def test_a_gpu_without_memory_of_its_own_uses_the_systems() -> None:
-    library = Library(Card("NVIDIA GB10", 0), broken=["nvmlDeviceGetMemoryInfo"])
-    reading = NvmlProbe(library, shared_memory=lambda: Memory(128 * GIB, 28 * GIB, 100 * GIB)).read()[0]
-    assert (reading.kind, reading.memory_total, reading.memory_free) == ("unified", 128 * GIB, 100 * GIB)
+    """As a DGX Spark answers: all but the memory. What it has for us and what we have resident is one pool's."""
+    reading = gb10(broken=["nvmlDeviceGetMemoryInfo"])
+    assert (reading.kind, reading.pool) == ("unified", "cpu")
+    assert (reading.memory_total, reading.memory_used, reading.memory_free) == SHARED
+    assert reading.used_by_us == 4 * GIB
+    assert (reading.utilisation, reading.temperature_c, reading.compute_capability) == (0.37, 55.0, "8.9")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GB10", "NVIDIA Thor", "Orin (nvgpu)"])
+def test_a_known_gpu_of_that_kind_is_not_asked(name: str) -> None:
+    """Some drivers tell a memory all the same, in which the system's cache counts as used."""
+    assert (gb10(name).kind, gb10(name).memory_free) == ("unified", 100 * GIB)
+
+
+def test_without_its_own_memory_a_gpu_that_tells_no_processes_has_what_we_have_resident() -> None:
+    every = [
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetGraphicsRunningProcesses",
+    ]
+    assert gb10(broken=every).used_by_us == GIB
+
+
+def test_a_card_that_was_lost_or_is_cut_up_has_no_memory_of_the_systems() -> None:
+    """Another error than "not supported", and MIG, say nothing of whose the memory is."""
+    for library in ({"how": Lost}, {"mig": 1}):
+        reading = gb10("NVIDIA A100", broken=["nvmlDeviceGetMemoryInfo"], **library)
+        assert (reading.kind, reading.pool, reading.memory_total) == ("nvml", "cuda:0", None)
 
 
 def test_windows_does_not_tell_a_process_memory() -> None:
@@ -214,59 +268,6 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 MEMINFO = {"proc/meminfo": "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:   12582912 kB\n"}
-JETSON = MEMINFO | {
-    "etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64\n",
-    "proc/device-tree/model": "NVIDIA Jetson Orin Nano Developer Kit\0",
-    "proc/device-tree/compatible": "nvidia,p3768-0000+p3767-0005\0nvidia,tegra234\0",
-    "sys/devices/platform/gpu.0/load": "415\n",
-    "sys/class/thermal/thermal_zone0/type": "cpu-thermal\n",
-    "sys/class/thermal/thermal_zone0/temp": "60000\n",
-    "sys/class/thermal/thermal_zone1/type": "gpu-thermal\n",
-    "sys/class/thermal/thermal_zone1/temp": "51250\n",
-}
-
-
-def test_a_jetson(tmp_path: Path) -> None:
-    write(tmp_path, JETSON)
-    assert UnifiedProbe(tmp_path, lambda pids: 7 if set(pids) == {1, 2} else None).read([1, 2]) == [
-        DeviceReading(
-            id="cuda:0",
-            name="NVIDIA Jetson Orin Nano Developer Kit",
-            kind="unified",
-            memory_total=16 * GIB,
-            memory_used=4 * GIB,
-            memory_free=12 * GIB,
-            used_by_us=7,
-            utilisation=0.415,
-            temperature_c=51.25,
-            driver="L4T 36.4.3",
-            compute_capability="8.7",
-        )
-    ]
-
-
-@pytest.mark.parametrize("left", ["etc/nv_tegra_release", "proc/device-tree/model"])
-def test_a_jetson_is_known_by_one_file(tmp_path: Path, left: str) -> None:
-    write(tmp_path, {left: JETSON[left]})
-    probe = UnifiedProbe(tmp_path)
-    reading = probe.read()[0]
-    assert "Jetson" in reading.name
-    assert reading.utilisation is None
-    assert reading.temperature_c is None
-    assert reading.memory_total  # from the running system, where the made-up one has no meminfo
-    probe.close()
-
-
-def test_a_sleeping_sensor_is_left_out(tmp_path: Path) -> None:
-    write(tmp_path, JETSON)
-    (tmp_path / "sys/class/thermal/thermal_zone1/temp").unlink()
-    assert UnifiedProbe(tmp_path).read()[0].temperature_c is None
-
-
-def test_anything_else_is_no_jetson(tmp_path: Path) -> None:
-    write(tmp_path, {"proc/device-tree/model": "Raspberry Pi 5\0"})
-    with pytest.raises(ProbeUnavailable):
-        UnifiedProbe(tmp_path)
 
 
 def test_the_cpu(tmp_path: Path) -> None:
@@ -325,12 +326,6 @@ def test_the_chain_keeps_the_reasons() -> None:
     assert fake.asked == [(3,)]
     chain.close()
     assert fake.closed
-
-
-def test_a_jetson_takes_its_own_probe_and_not_nvml(tmp_path: Path) -> None:
-    write(tmp_path, JETSON)
-    readings = detect(devices.default_factories(tmp_path)).read()
-    assert [(reading.id, reading.kind) for reading in readings] == [("cuda:0", "unified"), ("cpu", "cpu")]
 
 
 def test_this_machine_always_has_a_cpu() -> None:
