@@ -22,7 +22,7 @@ from appliance.api.context import Context
 from appliance.api.protocol import bounded
 from appliance.controls import LoopControls
 from appliance.engine.client import EngineClient
-from appliance.engine.supervisor import Supervisor
+from appliance.engine.fleet import Fleet, Place, places_here
 from appliance.gate.gate import Gate
 from appliance.keys import Keyring
 from appliance.live import Live
@@ -47,7 +47,7 @@ log = structlog.get_logger("appliance")
 
 T = TypeVar("T")
 _FLUSH_S = 1  # for answers that a client takes slowly
-_ENGINE_S = 0.5  # for an engine that was told to end; it does at once, unless it hangs
+_ENGINE_S = 0.5  # for engines that were told to end; they do at once, unless one hangs
 
 
 class Appliance:
@@ -135,61 +135,72 @@ class Appliance:
         settings = self.settings
         self._loop, self._stop_wanted = asyncio.get_running_loop(), asyncio.Event()
         metrics, events = Metrics(), Events()
-        supervisor: Supervisor
+        fleet: Fleet
         observer = MetricsObserver(metrics)
-        gate = Gate(settings, observer, lambda reason: supervisor.kill(reason))
-        request_log = RequestLog(settings.state_folder() / "logs" / "requests.log", gate.queues, gate.requests)
+        gate = Gate(settings, observer, lambda reason, engine: fleet.kill(reason, engine))
+        request_log = RequestLog(settings.state_folder() / "logs" / "requests.log", gate.requests)
         observer.on_error = request_log.failed
-        catalog = Catalog(settings, models_roots(settings), gate, events)
+        probe = devices.detect()
 
-        def engine_up(client: EngineClient) -> None:
-            catalog.engine_up(client)
-            events.publish("engine", state="up", pid=supervisor.pid)
+        def engine_up(client: EngineClient, engine: str) -> None:
+            catalog.engine_up(client, engine)
+            events.publish("engine", state="up", engine=engine, pid=fleet.engines[engine].pid)
             self.changed.set()
 
-        def engine_down(reason: str) -> None:
-            catalog.engine_down(reason)
+        def engine_down(reason: str, engine: str) -> None:
+            catalog.engine_down(reason, engine)
             self.changed.set()
+
+        def engine_failing(engine: str) -> None:
+            catalog.engine_failing(engine)
+
+        def command(place: Place, family: str) -> list[str]:
+            return paths.engine_command(settings.log_level, self._packs, family, place.cores)
 
         engine_log = settings.state_folder() / "logs" / "engine.log"
         rotate(engine_log)
-        command = paths.engine_command(settings.log_level, self._packs)
-        supervisor = Supervisor(command, engine_log, engine_up, engine_down, load_s=settings.load_timeout_ms / 1000)
+        found = probe.read()
+        gate.memory.pools = {device.id: device.pool for device in found}
+        where = places_here(settings.device, found)
+        load_s = settings.load_timeout_ms / 1000
+        fleet = Fleet(
+            where, command, lambda engine: engine_log, engine_up, engine_down, engine_failing, load_s=load_s
+        )
+        catalog = Catalog(settings, models_roots(settings), gate, events, fleet)
         workers = settings.pipeline_threads or os.cpu_count() or 1
         pool = WorkPool(workers)
-        probe = devices.detect()
         own = psutil.Process()
 
-        def read_devices(engine_pid: int | None) -> list[DeviceReading]:
-            return probe.read([os.getpid(), *([engine_pid] if engine_pid else [])])
+        def read_devices() -> list[DeviceReading]:
+            return probe.read([os.getpid(), *fleet.pids()])
 
-        status = Status(settings, catalog, gate, supervisor, read_devices, metrics)
+        status = Status(settings, catalog, gate, fleet.engines, read_devices, metrics)
         metrics.state.add(
-            Gauges(catalog, gate, supervisor, metrics, status.devices, lambda: own.memory_info().rss, time.time())
+            Gauges(catalog, gate, fleet.engines, metrics, status.devices, lambda: own.memory_info().rss, time.time())
         )
         status.address = self.address
         self._status = status
         drain = Drain(gate, self._stop_wanted.set)
-        load_s = settings.load_timeout_ms / 1000
         self.controls = LoopControls(
-            self._loop, catalog, gate, supervisor, drain, load_s, self.changed.set, self.keys
+            self._loop, catalog, gate, fleet.restart, drain, load_s, self.changed.set, self.keys
         )
         context = Context(settings, catalog, gate, events, metrics, status, pool, drain, self.keys, request_log)
+        context.restart = fleet.restart
         metrics.state.add(lambda put: put("body_bytes", context.bodies.held))
         application = Application(context)
         live = Live(application, context, observer, self._live)
         server = uvicorn.Server(_server_config(application, settings))
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # the main thread's
         tasks = [
-            asyncio.create_task(supervisor.run(), name="supervisor"),
             asyncio.create_task(catalog.run(), name="catalog"),
             asyncio.create_task(_watch(settings.models_folder(), catalog), name="watcher"),
             asyncio.create_task(self._follow(events, application), name="follow"),
             asyncio.create_task(live.watch(), name="settings"),
             asyncio.create_task(_tell_ready(catalog, events), name="ready"),
             asyncio.create_task(status.history.run(), name="history"),
-            *watches(settings.state_folder(), gate, supervisor, events, catalog, status.notes),
+            *watches(settings.state_folder(), gate, fleet.engines, events, catalog, status.notes),
         ]
+        fleet.start()
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0.005)
@@ -199,7 +210,7 @@ class Appliance:
         await asyncio.wait(
             [serving, asyncio.create_task(self._stop_wanted.wait())], return_when=asyncio.FIRST_COMPLETED
         )
-        await _shut_down(gate, catalog, pool, supervisor, events, settings.shutdown_ms / 1000)
+        await _shut_down(gate, catalog, pool, fleet, events, settings.shutdown_ms / 1000)
         server.should_exit = True
         await serving
         for task in tasks:
@@ -240,7 +251,7 @@ def _server_config(application: Application, settings: Settings) -> uvicorn.Conf
 
 
 async def _shut_down(
-    gate: Gate, catalog: Catalog, pool: WorkPool, supervisor: Supervisor, events: Events, grace_s: float
+    gate: Gate, catalog: Catalog, pool: WorkPool, fleet: Fleet, events: Events, grace_s: float
 ) -> None:
     """New requests get 503, running ones may finish, then the engine ends; all of it bounded."""
     gate.close()
@@ -250,7 +261,7 @@ async def _shut_down(
             await gate.drained()
             await pool.drained()
     pool.close()
-    await supervisor.stop(_ENGINE_S)
+    await fleet.stop(_ENGINE_S)
     events.close()
 
 

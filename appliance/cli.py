@@ -114,6 +114,22 @@ def resume(context: typer.Context) -> None:
 
 
 @app.command(
+    help="The tray icon of an appliance that runs already, such as a service; quitting it ends the icon alone."
+    "\n\nExample:  appliance tray"
+)
+def tray(
+    context: typer.Context,
+    url: Annotated[str | None, typer.Option(help="The appliance's address, if it is not this machine's.")] = None,
+) -> None:
+    from appliance import windowed
+    from appliance.tray_command import tray as show
+
+    settings = settings_of(context)
+    windowed.as_it_is()
+    _end(show(settings, url))
+
+
+@app.command(
     help="Answer what is there, refuse what is new, then end; waits until it is gone.\n\nExample:  appliance stop"
 )
 def stop(
@@ -144,11 +160,17 @@ def purge() -> None:
 
 
 @app.command(hidden=True)
-def engine(log_level: Level = None, runtimes: Annotated[Path | None, typer.Option()] = None) -> None:
+def engine(
+    log_level: Level = None,
+    runtimes: Annotated[Path | None, typer.Option()] = None,
+    family: Annotated[str | None, typer.Option()] = None,
+    cores: Annotated[str, typer.Option()] = "",
+) -> None:
     """The engine process; started by the host only."""
     from appliance import windowed
     from appliance.engine import worker
     from appliance.logs import set_up_child
+    from appliance.system.cores import keep_to_cores
     from appliance.system.processes import connect_to_parent
 
     try:
@@ -159,7 +181,8 @@ def engine(log_level: Level = None, runtimes: Annotated[Path | None, typer.Optio
     set_up_child(log_level or "info")
     # cuda:N is then the card that the driver's own tools call N.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    worker.main(connection, runtimes)
+    keep_to_cores(int(core) for core in cores.split(",") if core)
+    worker.main(connection, runtimes, family)
 
 
 @app.command(

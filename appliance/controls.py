@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from appliance.engine.supervisor import Supervisor
 from appliance.errors import ApplianceError
 from appliance.gate.gate import Gate
 from appliance.keys import Keyring
@@ -21,15 +20,15 @@ _SLACK_S = 10.0  # beyond what a load or an unload may take by itself
 
 
 class LoopControls:
-    """Does all of it in the server's loop. ``load_s``: the longest that the catalog lets one wait; ``changed`` is
-    called when something was done that no event tells of."""
+    """Does all of it in the server's loop. ``restart(reason)``: of all engines; ``load_s``: the longest that the
+    catalog lets one wait; ``changed`` is called when something was done that no event tells of."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         catalog: Catalog,
         gate: Gate,
-        supervisor: Supervisor,
+        restart: Callable[[str], None],
         drain: Drain,
         load_s: float,
         changed: Callable[[], None],
@@ -38,7 +37,7 @@ class LoopControls:
         self._loop = loop
         self._catalog = catalog
         self._gate = gate
-        self._supervisor = supervisor
+        self._restart = restart
         self._drain = drain
         self._load_s = load_s + _SLACK_S
         self._changed = changed
@@ -69,8 +68,8 @@ class LoopControls:
         self._wait(self._catalog.pin(model, pinned), _SHORT_S)
 
     def restart_engine(self) -> None:
-        """Requests are kept, and answered by the next engine."""
-        self._now(lambda: self._supervisor.kill("asked for in the tray", "asked"))
+        """Requests are kept, and answered by the next engines."""
+        self._now(lambda: self._restart("asked for in the tray"))
 
     def drain(self, within_s: float) -> bool:
         """Take nothing new, answer what is there, then end. False where that is under way already."""

@@ -23,7 +23,7 @@ class _Family(NamedTuple):
 _VERSION = ("model", "version")
 _STATE = {
     "build_info": _Family("1, with the program's version and what it runs on.", ("version", "python", "system")),
-    "runtime_info": _Family("1 for each runtime of the engine.", ("runtime", "version")),
+    "runtime_info": _Family("1 for each runtime of an engine.", ("engine", "runtime", "version")),
     "start_time_seconds": _Family("When the appliance was started, as Unix time."),
     "ready": _Family("1 when every model that must be loaded is warm."),
     "paused": _Family("1 while a person has paused it."),
@@ -36,11 +36,14 @@ _STATE = {
     "pending_requests_limit": _Family("Requests that may wait for this model version.", _VERSION),
     "runs_in_flight": _Family("Runs in the engine now."),
     "model_runs_in_flight": _Family("Runs of this model version in the engine now.", _VERSION),
-    "engine_up": _Family("1 while an engine process answers."),
+    "kv_cache_bytes": _Family("Memory booked for the answers of a language model that run.", ("model", "version")),
+    "engine_up": _Family("1 while an engine process answers.", ("engine",)),
     "engine_restarts": _Family(
-        "Engine processes that ended and were started again, by reason.", ("reason",), CounterMetricFamily
+        "Engine processes that ended and were started again, by reason.",
+        ("engine", "reason"),
+        CounterMetricFamily,
     ),
-    "engine_memory_bytes": _Family("Memory of the engine process."),
+    "engine_memory_bytes": _Family("Memory of an engine process.", ("engine",)),
     "host_memory_bytes": _Family("Memory of the host process."),
     "body_bytes": _Family("Request bodies held in memory now."),
     "device_info": _Family(

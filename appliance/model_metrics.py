@@ -17,6 +17,14 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 # 10 µs to 10 min in steps of 5 %: fine enough for percentiles of a moment.
 LATENCY = tuple(1e-5 * 1.05**step for step in range(368))
+_TOKENS = {
+    "prompt_tokens": "Tokens of prompts whose answer has begun.",
+    "generated_tokens": "Tokens of answers.",
+}
+_TOKEN_SECONDS = {
+    "first_token_seconds": "From admission to the first token of an answer.",
+    "inter_token_seconds": "From one token of an answer to the next.",
+}
 _HISTOGRAMS = {
     "request_seconds": "From admission to the end, successful requests.",
     "queue_seconds": "From admission to the start of the run.",
@@ -61,6 +69,30 @@ class Tally:
         return sum(self.counts)
 
 
+class LanguageMeter:
+    """What is counted of a language model's answers. ``prompt_tokens``: of those whose answer has begun;
+    ``first_token_seconds``: from admission; ``inter_token_seconds``: from one to the next."""
+
+    __slots__ = ("first_token_seconds", "generated_tokens", "inter_token_seconds", "prompt_tokens")
+
+    def __init__(self) -> None:
+        self.prompt_tokens = self.generated_tokens = 0
+        self.first_token_seconds = Tally(_SECONDS)
+        self.inter_token_seconds = Tally(_SECONDS)
+
+    def began(self, prompt: int, tokens: int, seconds: float) -> None:
+        """The first part of an answer is there."""
+        self.prompt_tokens += prompt
+        self.generated_tokens += tokens
+        self.first_token_seconds.add(seconds)
+
+    def went_on(self, tokens: int, seconds: float) -> None:
+        """A later part is there, so long after the one before."""
+        self.generated_tokens += tokens
+        for _ in range(tokens):
+            self.inter_token_seconds.add(seconds / tokens)
+
+
 class Fault(NamedTuple):
     """The newest error of a model version. ``at``: Unix seconds."""
 
@@ -71,13 +103,24 @@ class Fault(NamedTuple):
 
 class ModelMeter:
     """One model version's numbers. ``codes``: requests that ended, by ``ok`` or the error code; ``latency``: the
-    seconds of those that ended well, as ``request_seconds``, by ``LATENCY``."""
+    seconds of those that ended well, as ``request_seconds``, by ``LATENCY``. ``language``: of a language model that
+    was asked."""
 
-    __slots__ = ("batch_rows", "codes", "fault", "latency", "queue_seconds", "request_seconds", "run_seconds")
+    __slots__ = (
+        "batch_rows",
+        "codes",
+        "fault",
+        "language",
+        "latency",
+        "queue_seconds",
+        "request_seconds",
+        "run_seconds",
+    )
 
     def __init__(self) -> None:
         self.codes: dict[str, int] = {"ok": 0}  # a rate needs a first value to rise from
         self.fault: Fault | None = None
+        self.language: LanguageMeter | None = None
         self.latency = Tally(LATENCY)
         self.request_seconds = Tally(_SECONDS)
         self.queue_seconds = Tally(_SECONDS)
@@ -103,6 +146,13 @@ class ModelMetrics(Collector):
         except KeyError:
             return self._meters.setdefault((model, version), ModelMeter())
 
+    def language(self, model: str, version: str) -> LanguageMeter:
+        """The numbers of one version of a language model; made on first use and kept."""
+        meter = self.meter(model, version)
+        if meter.language is None:
+            meter.language = LanguageMeter()
+        return meter.language
+
     @property
     def meters(self) -> Mapping[tuple[str, str], ModelMeter]:
         """Of each version that had a request."""
@@ -121,6 +171,7 @@ class ModelMetrics(Collector):
         yield self._counter("inferences", "Items of all runs that came back.", lambda rows: rows.sum)
         yield self._counter("executions", "Runs that came back.", lambda rows: rows.count)
         yield from self._histograms()
+        yield from self._languages()
 
     def _counter(self, name: str, words: str, value: Callable[[Tally], float]) -> Metric:
         """A counter that a run's items tell as well."""
@@ -135,4 +186,20 @@ class ModelMetrics(Collector):
             for key, meter in list(self._meters.items()):
                 tally: Tally = getattr(meter, name)
                 family.add_metric(list(key), tally.buckets(), tally.sum)
+            yield family
+
+    def _languages(self) -> Iterator[Metric]:
+        """Of language models alone."""
+        meters = [(list(key), meter.language) for key, meter in list(self._meters.items()) if meter.language]
+        labels = ["model", "version"]
+        for name, words in _TOKENS.items():
+            counter = CounterMetricFamily(f"appliance_{name}", words, labels=labels)
+            for key, meter in meters:
+                counter.add_metric(key, getattr(meter, name))
+            yield counter
+        for name, words in _TOKEN_SECONDS.items():
+            family = HistogramMetricFamily(f"appliance_{name}", words, labels=labels)
+            for key, meter in meters:
+                tally: Tally = getattr(meter, name)
+                family.add_metric(key, tally.buckets(), tally.sum)
             yield family

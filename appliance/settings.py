@@ -90,7 +90,10 @@ class Settings(BaseSettings):
     embedded_models: AtStart[bool] = Field(True, description="Also serve the models that come with the program.")
     state: AtStart[Path | None] = Field(None, description="Folder for logs, the port file and other state.")
     device: AtStart[str] = Field(
-        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="`auto`, `cpu`, `cuda` or `cuda:N`."
+        "auto",
+        pattern=r"^(auto|cpu|cuda|(cuda|cpu):\d{1,3}(, ?(cuda|cpu):\d{1,3}){0,31})$",
+        description="`auto` (every GPU that can be used), `cpu`, `cuda`, `cuda:N`, or a list: `cuda:0,cuda:1`; "
+        "`cpu:0,cpu:1` are engines with equal shares of the cores.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_requests: Literal["off", "errors", "all"] = Field(
@@ -117,6 +120,14 @@ class Settings(BaseSettings):
     queue_total: int = Field(1024, ge=1, description="Requests that may wait in all; more get 429.")
     queue_timeout_ms: int = Field(30_000, ge=1, description="Longest wait for a lane; then 503.")
     run_timeout_ms: int = Field(60_000, ge=1, description="Longest run; then 504 and the run is stopped.")
+    first_token_timeout_ms: int = Field(
+        120_000, ge=1, description="Longest run of a language model before its first token; then 504."
+    )
+    generation_timeout_ms: int = Field(
+        600_000,
+        ge=1,
+        description="Longest run of a language model, with all of its answer; then 504 or an error event.",
+    )
     load_timeout_ms: AtStart[int] = Field(300_000, ge=1, description="Longest load and warm-up of one model.")
     shutdown_ms: int = Field(3_000, ge=0, description="How long running requests may finish when the program ends.")
 

@@ -4,6 +4,7 @@ Part of the composition root.
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 from appliance import logs
@@ -19,10 +20,16 @@ from appliance.system.pressure import Pressure
 
 
 def watches(
-    state: Path, gate: Gate, supervisor: Supervisor, events: Events, catalog: Catalog, notes: list[str]
+    state: Path,
+    gate: Gate,
+    engines: Mapping[str, Supervisor],
+    events: Events,
+    catalog: Catalog,
+    notes: list[str],
 ) -> list[asyncio.Task[None]]:
-    """Start them; they run until they are cancelled. ``state``: the state folder; ``notes``: the status's list."""
-    resume, pressure = Resume(gate, supervisor, events, notes), Pressure(state)
+    """Start them; they run until they are cancelled. ``state``: the state folder; ``engines``: by their ids, as they
+    are now; ``notes``: the status's list."""
+    resume, pressure = Resume(gate, engines, events, notes), Pressure(state)
 
     def look() -> list[str]:
         fault = logs.file_fault()
@@ -30,6 +37,6 @@ def watches(
 
     return [
         asyncio.create_task(power.watch(resume.after), name="power"),
-        asyncio.create_task(Comeback(gate, supervisor, catalog.models).watch(events), name="comeback"),
+        asyncio.create_task(Comeback(gate, engines, catalog.models).watch(events), name="comeback"),
         asyncio.create_task(keep(notes, look), name="remarks"),
     ]

@@ -24,8 +24,10 @@ from appliance.engine.messages import (
     Loaded,
     Ping,
     Pong,
+    Progress,
     Result,
     Run,
+    Shrink,
     Stop,
     ToHost,
     Unfit,
@@ -56,6 +58,7 @@ class RunResult(msgspec.Struct, frozen=True):
 
 OnResult = Callable[[RunResult | ApplianceError | EngineDied], None]
 OnChunk = Callable[[tuple[Tensor, ...]], None]
+OnProgress = Callable[[str], None]
 
 
 class EngineClient:
@@ -74,6 +77,7 @@ class EngineClient:
         self._transport: asyncio.BaseTransport | None = None
         self._runs: dict[int, tuple[OnResult, OnChunk | None, int]] = {}  # the last: how many items
         self._loads: dict[int, asyncio.Future[Loaded]] = {}
+        self._told: dict[int, OnProgress] = {}
         self._unloads: dict[int, asyncio.Future[None]] = {}
         self._checks: dict[int, asyncio.Future[int]] = {}
         self._ids = itertools.count(1)
@@ -129,14 +133,19 @@ class EngineClient:
         if self._dead is None and run_id in self._runs:
             self._protocol.write(Cancel(run_id))
 
-    async def load(self, message: Load) -> Loaded:
-        """Raises ApplianceError (why it cannot be loaded), EngineDied."""
+    async def load(self, message: Load, on_progress: OnProgress | None = None) -> Loaded:
+        """``on_progress`` is told what takes long. Raises ApplianceError (why it cannot be loaded), EngineDied."""
         if self._dead is not None:
             raise EngineDied(self._dead)
         future: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self._loads[message.handle] = future
-        self._protocol.write(message)
-        loaded = await future
+        if on_progress is not None:
+            self._told[message.handle] = on_progress
+        try:
+            self._protocol.write(message)
+            loaded = await future
+        finally:
+            self._told.pop(message.handle, None)
         if self._dead is not None:  # between its answer and now
             raise EngineDied(self._dead)
         return loaded
@@ -166,6 +175,11 @@ class EngineClient:
         if self._dead is None:
             self._protocol.write(Ping(next(self._pings)))
 
+    def shrink(self) -> None:
+        """Have the engine give back memory that it only keeps for later runs."""
+        if self._dead is None:
+            self._protocol.write(Shrink())
+
     def stop(self) -> None:
         """Ask the engine to end."""
         if self._dead is None:
@@ -194,6 +208,9 @@ class EngineClient:
             case Pong():
                 self.memory_bytes = message.rss
                 self.on_memory(message.memory, message.busy)
+            case Progress():
+                if told := self._told.get(message.handle):
+                    told(message.words)
             case Loaded():
                 _resolve(self._loads.pop(message.handle, None), message)
             case Done():

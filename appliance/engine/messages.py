@@ -1,7 +1,8 @@
 """The declared structs that cross between host and engine. Nothing else does; nothing is pickled.
 
-Host → engine: Load, Unload, Run, Cancel, Ping, Check, Stop. Engine → host: Hello, Loaded, Done, Result, Chunk, End,
-Failed, Pong, Checked, Unfit. Tensor bytes follow a message in the order in which its ``TensorMeta`` are listed.
+Host → engine: Load, Unload, Run, Cancel, Ping, Check, Shrink, Stop. Engine → host: Hello, Progress, Loaded, Done,
+Result, Chunk, End, Failed, Pong, Checked, Unfit. Tensor bytes follow a message in the order in which its
+``TensorMeta`` are listed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,7 @@ class Known(msgspec.Struct, frozen=True):
     costs: tuple[CostPoint, ...]
     notes: tuple[str, ...] = ()
     good_batch: int = 0
+    providers: tuple[str, ...] = ()
 
 
 class Load(Message):
@@ -109,6 +111,10 @@ class Check(Message):
     n: int
 
 
+class Shrink(Message):
+    """Give back memory that is only kept for later runs: another engine of the device needs it. Not answered."""
+
+
 class Stop(Message):
     """End the process at once: the host has waited for what it wanted to wait for."""
 
@@ -119,6 +125,13 @@ class Hello(Message):
     pid: int
     runtimes: dict[str, str]
     providers: tuple[str, ...]
+
+
+class Progress(Message):
+    """What a load that takes long is doing, in a few words for a person."""
+
+    handle: int
+    words: str
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, array_like=True):
@@ -221,8 +234,8 @@ class Unfit(Message):
     reason: str
 
 
-ToEngine = Load | Unload | Run | Cancel | Ping | Check | Stop
-ToHost = Hello | Loaded | Done | Result | Chunk | End | Failed | Pong | Checked | Unfit
+ToEngine = Load | Unload | Run | Cancel | Ping | Check | Shrink | Stop
+ToHost = Hello | Progress | Loaded | Done | Result | Chunk | End | Failed | Pong | Checked | Unfit
 
 
 def describe(tensors: Iterable[Tensor]) -> tuple[TensorMeta, ...]:

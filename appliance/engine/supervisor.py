@@ -64,7 +64,8 @@ def count_death(before: int, up_s: float) -> int:
 class Supervisor:
     """One engine process and its successors.
 
-    ``on_up(client)`` is called when a started engine has said hello, ``on_down(reason)`` once when it is gone.
+    ``on_up(client)`` is called when a started engine has said hello, ``on_down(reason)`` once when it is gone,
+    ``on_wait()`` when the next start is waited for, or at hand, after an engine ended or did not start.
     ``run()`` returns after ``stop()``. Bounds: hello within 60 s; for the heartbeat see ``Pulse``.
     """
 
@@ -74,6 +75,7 @@ class Supervisor:
         log_file: Path,
         on_up: Callable[[EngineClient], None],
         on_down: Callable[[str], None],
+        on_wait: Callable[[], None] = lambda: None,
         *,
         heartbeat_s: float = 10.0,
         load_s: float = 300.0,
@@ -82,6 +84,7 @@ class Supervisor:
         self._log_file = log_file
         self._on_up = on_up
         self._on_down = on_down
+        self._on_wait = on_wait
         self._heartbeat_s = heartbeat_s
         self._load_s = load_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,6 +95,7 @@ class Supervisor:
         self.client: EngineClient | None = None
         self.state: EngineState = "starting"
         self.restarts = 0
+        self.in_a_row = 0  # deaths, see ``count_death``
         self.causes: dict[Cause, int] = dict.fromkeys(get_args(Cause), 0)
         self.deaths: deque[Death] = deque(maxlen=20)
         self.hello: Hello | None = None
@@ -104,19 +108,20 @@ class Supervisor:
 
     async def run(self) -> None:
         """Start the engine again and again until ``stop``."""
-        in_a_row = 0
         while not self._stopping.is_set():
             self._up_at = None
             reason = await self._one_life()
             if self._stopping.is_set():
                 break
-            in_a_row = count_death(in_a_row, time.monotonic() - self._up_at if self._up_at is not None else 0.0)
-            delay = restart_delay(in_a_row)
+            up_s = time.monotonic() - self._up_at if self._up_at is not None else 0.0
+            self.in_a_row = count_death(self.in_a_row, up_s)
+            delay = restart_delay(self.in_a_row)
             self.state = "restarting"
             self.restarts += 1
             self.causes[self._cause] += 1
             log.warning("the engine is gone", reason=reason, restart_in_s=delay)
             self.next_start = time.time() + delay
+            self._on_wait()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay) if delay else None
             self.next_start = None

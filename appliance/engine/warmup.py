@@ -11,7 +11,7 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from appliance.backends.base import Session
+from appliance.backends.base import Metered, Session
 from appliance.engine.batch_speed import good_batch
 from appliance.engine.merge import Padding
 from appliance.engine.messages import CostPoint, Known
@@ -79,9 +79,13 @@ class _Runs:
     def run(self, batch: int, *seeds: int, at: int = 0) -> list[Array]:
         """A batch of one random item a seed, or of ``batch`` items of one seed. ``at``: with which shapes."""
         inputs = self.inputs(batch // len(seeds), *seeds, at=at)
-        answer, peak = peak_over(lambda: self.outputs(inputs), self._used)
         peaks = self._peaks.setdefault(at, {})
-        peaks[batch] = max(peaks.get(batch, 0), peak - self._before)
+        if isinstance(self._session, Metered):
+            answer, taken = self._session.metered(lambda: self.outputs(inputs))
+        else:
+            answer, peak = peak_over(lambda: self.outputs(inputs), self._used)
+            taken = peak - self._before
+        peaks[batch] = max(peaks.get(batch, 0), taken)
         return answer
 
     def inputs(self, rows: int, *seeds: int, at: int = 0) -> dict[str, Array]:
@@ -168,7 +172,12 @@ def warm_again(
 
     None when that cannot be so (another device, other bounds, a run that fails): then it is found out anew.
     """
-    if known.device != session.opened.device or known.max_batch > candidate or not config.enabled:
+    opened = session.opened
+    if (
+        (known.device, known.providers) != (opened.device, opened.providers)
+        or known.max_batch > candidate
+        or not config.enabled
+    ):
         return None
     shapes = bucket_shapes(session.opened.inputs, config.shapes, pads if known.max_batch > 1 else NO_PADS)
     runs = _Runs(session, shapes, candidate > 0, used)

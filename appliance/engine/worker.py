@@ -13,7 +13,8 @@ import msgspec
 import structlog
 
 from appliance import backends
-from appliance.backends.base import Backend, DeviceLost, LoadRequest, Opened, Session
+from appliance.backends.base import Backend, DeviceLost, LoadRequest, Session, Shrinkable
+from appliance.engine import load_rules
 from appliance.engine.canary import watch
 from appliance.engine.channel import FrameReader, decode_for_engine, frame, send
 from appliance.engine.lanes import LoadedModel
@@ -29,7 +30,9 @@ from appliance.engine.messages import (
     Loaded,
     Ping,
     Pong,
+    Progress,
     Run,
+    Shrink,
     Stop,
     ToHost,
     Unfit,
@@ -40,9 +43,7 @@ from appliance.engine.reading import ReadingLoop
 from appliance.engine.speech import speak
 from appliance.engine.warmup import smallest, warm_again, warm_up
 from appliance.errors import ApplianceError, ModelLoadError
-from appliance.models import padding
-from appliance.models.declared import Declared, check_declared
-from appliance.models.spec import ModelSpec, Pad, TensorSpec
+from appliance.models.spec import ModelSpec
 from appliance.models.tensors import Buffer
 from appliance.system import collector, devices
 
@@ -50,15 +51,17 @@ log = structlog.get_logger("engine")
 
 
 class Worker:
-    """One engine. ``serve`` returns when the host is gone or says stop. ``packs``: where runtime packs are."""
+    """One engine. ``serve`` returns when the host is gone or says stop. ``packs``: where runtime packs are;
+    ``family``: of the backends that it is for."""
 
-    def __init__(self, sock: socket.socket, packs: Path | None = None) -> None:
+    def __init__(self, sock: socket.socket, packs: Path | None = None, family: str = backends.MAIN_FAMILY) -> None:
         self._sock = sock
         self._packs = packs
+        self._family = family
         self._reader = FrameReader(sock)
         self._write = threading.Lock()
         self._models: dict[int, LoadedModel] = {}
-        self._loads: queue.SimpleQueue[Load | Unload] = queue.SimpleQueue()
+        self._loads: queue.SimpleQueue[Load | Unload | Shrink] = queue.SimpleQueue()
         self._backends: dict[str, Backend] = {}
         self._memory = MemoryReader(devices.detect(), lambda: list(self._backends.values()))
 
@@ -83,7 +86,7 @@ class Worker:
                     model.cancel(message.id)
             case Check():
                 threading.Thread(target=self._check, args=(message.n,), name="check", daemon=True).start()
-            case Load() | Unload():
+            case Load() | Unload() | Shrink():
                 self._loads.put(message)
             case Stop():
                 return False
@@ -102,8 +105,10 @@ class Worker:
         runtimes: dict[str, str] = {}
         providers: tuple[str, ...] = ()
         try:
-            onnx = self._backend("onnx")
-            runtimes, providers = onnx.runtimes(), onnx.providers()
+            for name, family in backends.FAMILIES.items():
+                if family == self._family:
+                    main = self._backend(name)
+                    runtimes, providers = main.runtimes(), main.providers()
         except ModelLoadError as error:
             log.warning("no runtime", reason=error.message)
         collector.calm()  # looking through the modules again and again holds up runs for some 4 ms
@@ -111,7 +116,12 @@ class Worker:
 
     def _backend(self, name: str) -> Backend:
         if name not in self._backends:
-            self._backends[name] = backends.get(name, self._packs)
+            try:
+                self._backends[name] = backends.get(name, self._packs)
+            except OSError as error:  # what an import raises where a library does not load; its text names paths
+                log.error("the runtime does not load", backend=name, reason=str(error))
+                words = f"the libraries of backend '{name}' cannot be loaded; see the engine's log"
+                raise ModelLoadError(words) from None
         return self._backends[name]
 
     def _run(self, message: Run, payload: memoryview) -> Callable[[], None] | bool:
@@ -136,6 +146,9 @@ class Worker:
     def _loader(self) -> None:
         while True:
             message = self._loads.get()
+            if isinstance(message, Shrink):
+                self._shrink()
+                continue
             if isinstance(message, Unload):
                 model = self._models.pop(message.handle, None)
                 if model:
@@ -156,8 +169,15 @@ class Worker:
                 words = f"{type(error).__name__} while loading"
                 self._send(Failed("load", message.handle, "model_error", words), ())
 
+    def _shrink(self) -> None:
+        for backend in list(self._backends.values()):
+            if isinstance(backend, Shrinkable):
+                backend.shrink()
+
     def _load(self, m: Load) -> None:
-        before = self._memory.read()
+        # What a process holds is told in the same way before and after: on a board whose GPU has no memory of its own
+        # a reading counts the GPU's part too.
+        before = {device: r.ours for device, r in self._memory.read().items()} | {"cpu": self._memory.rss()}
         started = time.perf_counter()
         request = LoadRequest(
             model=m.model,
@@ -167,18 +187,22 @@ class Worker:
             threads=m.threads,
             config=m.config,
             memory_limit=m.memory_limit,
+            inputs=m.declared_inputs,
+            outputs=m.declared_outputs,
+            max_batch=m.max_batch if (word := load_rules.declared_batch(m)) is None else word,
+            progress=lambda words: self._send(Progress(m.handle, words), ()),
         )
         session = self._backend(m.backend).open(request)
         loaded = time.perf_counter()
         device = session.opened.device
-        weights = max(0, self._memory.used(device) - (before[device].ours if device in before else 0))
+        weights = max(0, self._memory.used(device) - before.get(device, 0))
         try:
             if session.opened.generation is not None:
                 self._serve_language(m, session, weights, started, loaded)
                 return
-            inputs = _narrowed(m, session.opened)
-            candidate, declared = _batch_candidate(m, session.opened)
-            pads = _pads(m, session.opened)
+            inputs = load_rules.narrowed(m, session.opened)
+            candidate, declared = load_rules.batch_candidate(m, session.opened)
+            pads = load_rules.pads(m, session.opened)
             used = partial(self._memory.used, device)
             warmed = warm_again(session, m.config.warmup, candidate, m.known, used, pads) if m.known else None
             if warmed is None:
@@ -204,13 +228,15 @@ class Worker:
             providers=opened.providers,
             degraded=opened.degraded,
             cpu_nodes=opened.cpu_nodes,
-            notes=opened.notes + warmed.notes + _pads_unused(pads, warmed.max_batch) + health.notes,
+            notes=opened.notes + warmed.notes + load_rules.pads_unused(pads, warmed.max_batch) + health.notes,
             labels=m.labels,
             config=m.config,
             pads=pads if warmed.max_batch > 1 else {},
         )
         kind = PaddedModel if spec.pads else LoadedModel
-        self._models[m.handle] = kind(spec, session, self._send, health=health)
+        model = kind(spec, session, self._send, health=health)
+        model.prime()
+        self._models[m.handle] = model
         done = time.perf_counter()
         log.info("loaded", model=m.model, version=m.version, device=spec.device, ms=round((done - started) * 1000))
         times = (loaded - started) * 1000, (done - loaded) * 1000
@@ -218,7 +244,7 @@ class Worker:
 
     def _serve_language(self, m: Load, session: Session, weights: int, started: float, loaded: float) -> None:
         """A language model: its runs are streams, what they take is computed, and it has no canary."""
-        notes = speak(session)
+        notes = speak(session) if m.config.warmup.enabled else ()
         opened = session.opened
         spec = ModelSpec(
             name=m.model,
@@ -240,56 +266,9 @@ class Worker:
         self._send(Loaded(m.handle, spec, (loaded - started) * 1000, (done - loaded) * 1000, weights), ())
 
 
-def _narrowed(m: Load, opened: Opened) -> tuple[TensorSpec, ...]:
-    """The file's inputs with the sizes that a foreign config fixes. Raises ModelLoadError where the two differ."""
-    declared = Declared(m.declared_inputs, m.declared_outputs, m.declared_max_batch)
-    faults = check_declared(declared, opened.inputs, opened.outputs)
-    if faults:
-        raise ModelLoadError("; ".join(faults[:3]))
-    shapes = {t.name: t.shape for t in m.declared_inputs if t.shape}
-    return tuple(msgspec.structs.replace(t, shape=shapes.get(t.name, t.shape)) for t in opened.inputs)
-
-
-def _pads(m: Load, opened: Opened) -> dict[str, Pad]:
-    """The lengths that the operator says may be filled up. Raises ModelLoadError where they do not suit the model."""
-    found = m.config.batching.pad
-    if faults := list(padding.faults(found, opened.inputs, opened.outputs)):
-        raise ModelLoadError("; ".join(faults[:3]))
-    return found
-
-
-def _pads_unused(pads: dict[str, Pad], max_batch: int) -> tuple[str, ...]:
-    return ("batching.pad is not used, requests are never merged",) if pads and max_batch <= 1 else ()
-
-
-def _declared_batch(m: Load) -> int | None:
-    """The operator's word on merging, from ``model.toml`` or a foreign config; None: not said."""
-    return m.config.batching.max if m.config.batching.max is not None else m.declared_max_batch
-
-
-def _batch_candidate(m: Load, opened: Opened) -> tuple[int, bool]:
-    """(most items of a merged run, whether the operator said so); 0: never merged.
-
-    Raises ModelLoadError when a batch is declared that the file's shapes rule out.
-    """
-    word = _declared_batch(m)
-    tensors: tuple[TensorSpec, ...] = (*opened.inputs, *opened.outputs)
-    possible = all(t.shape and t.shape[0] == -1 for t in tensors) and bool(opened.inputs)
-    if word is None:
-        return (m.max_batch if possible and opened.batch_axis else 0), False
-    if word <= 1:
-        return 0, True
-    if not possible:
-        fixed = next(t for t in tensors if not t.shape or t.shape[0] != -1)
-        raise ModelLoadError(
-            f"a batch of {word} is declared, but '{fixed.name}' {fixed.describe()} has no free first axis"
-        )
-    return word, True
-
-
-def main(sock: socket.socket, packs: Path | None = None) -> None:
+def main(sock: socket.socket, packs: Path | None = None, family: str | None = None) -> None:
     """Serve until the host goes, then end at once: lanes may hang in native code and are not waited for."""
     try:
-        Worker(sock, packs).serve()
+        Worker(sock, packs, family or backends.MAIN_FAMILY).serve()
     finally:
         os._exit(0)

@@ -1,7 +1,7 @@
 """A run in flight, what it runs on, and which requests may share one."""
 
 import asyncio
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from appliance.engine.client import OnChunk, OnResult
 from appliance.errors import InvalidInput
@@ -9,6 +9,9 @@ from appliance.gate.ticket import Ticket
 from appliance.models.padding import filled_shapes
 from appliance.models.spec import ModelSpec
 from appliance.models.tensors import Tensor, size_of
+
+if TYPE_CHECKING:
+    from appliance.gate.copies import Copy
 
 
 class Runner(Protocol):
@@ -30,11 +33,11 @@ class Batch:
     """A run in flight. ``suspect``: it was in a crash before, so it has the engine to itself. ``ahead``: it was sent
     while the lanes were full, and has not begun."""
 
-    __slots__ = ("abandoned", "ahead", "cost", "id", "kind", "runner", "spec", "suspect", "tickets", "timer")
+    __slots__ = ("abandoned", "ahead", "copy", "cost", "id", "kind", "spec", "suspect", "tickets", "timer")
 
-    def __init__(self, runner: Runner, tickets: list[Ticket], spec: ModelSpec) -> None:
-        self.runner = runner
-        self.spec = spec  # of the copy that runs it
+    def __init__(self, copy: "Copy", tickets: list[Ticket]) -> None:
+        self.copy = copy  # that runs it
+        self.spec = copy.spec
         self.tickets = tickets
         self.suspect = any(ticket.deaths for ticket in tickets)
         self.id = 0
@@ -45,8 +48,13 @@ class Batch:
         self.timer: asyncio.TimerHandle | None = None
 
     @property
-    def model(self) -> tuple[str, str]:
-        return self.spec.name, self.spec.version
+    def model(self) -> tuple[str, ...]:
+        """The key of the copy that runs it."""
+        return self.spec.key
+
+    @property
+    def engine(self) -> str:
+        return self.spec.engine
 
     @property
     def overlaps(self) -> bool:

@@ -50,8 +50,8 @@ class Ledger:
     def __init__(self, share: Share) -> None:
         self._share = share
         self._memory: Memory | None = None
-        self._weights: dict[Hashable, int] = {}
-        self._flights: dict[Hashable, int] = {}
+        self._weights: dict[Hashable, tuple[int, str]] = {}  # bytes, and the engine that holds them
+        self._flights: dict[Hashable, tuple[int, str]] = {}
         self._reservation: _Reservation | None = None
         self._narrowing = 1.0
         self._narrowed_at = 0.0
@@ -109,11 +109,11 @@ class Ledger:
 
     @property
     def weights(self) -> int:
-        return sum(self._weights.values())
+        return sum([size for size, _ in self._weights.values()])
 
     @property
     def in_flight(self) -> int:
-        return sum(self._flights.values())
+        return sum([size for size, _ in self._flights.values()])
 
     @property
     def flights(self) -> Collection[Hashable]:
@@ -141,22 +141,27 @@ class Ledger:
     @property
     def models(self) -> Mapping[Hashable, int]:
         """The weights of each model on the device."""
-        return self._weights
+        return {model: size for model, (size, _) in self._weights.items()}
 
     def weight_of(self, model: Hashable) -> int:
-        return self._weights.get(model, 0)
+        return self._weights.get(model, (0, ""))[0]
 
-    def loaded(self, model: Hashable, size: int) -> None:
-        """A model's weights are on the device."""
-        self._weights[model] = max(0, size)
+    def flights_of(self, engine: str) -> Collection[Hashable]:
+        """What is booked now in one engine."""
+        return [run for run, (_, owner) in self._flights.items() if owner == engine]
+
+    def loaded(self, model: Hashable, size: int, engine: str = "") -> None:
+        """A model's weights are on the device, in that engine."""
+        self._weights[model] = max(0, size), engine
 
     def unloaded(self, model: Hashable) -> None:
         self._weights.pop(model, None)
 
-    def cleared(self) -> None:
-        """The engine is gone and everything with it. What waits, waits on: a reservation stays."""
-        self._weights.clear()
-        self._flights.clear()
+    def cleared(self, engine: str = "") -> None:
+        """An engine is gone and everything with it. What waits, waits on: a reservation stays."""
+        for held in (self._weights, self._flights):
+            for key in [key for key, (_, owner) in held.items() if owner == engine]:
+                del held[key]
 
     def never_fits(self, least: int) -> bool:
         """True if a run that surely takes ``least`` could not start even if nothing else ran."""
@@ -183,9 +188,9 @@ class Ledger:
             return 0
         return kept.cost
 
-    def start(self, run: Hashable, cost: int) -> None:
-        """Book a run; a reservation of its own is used up."""
-        self._flights[run] = cost
+    def start(self, run: Hashable, cost: int, engine: str = "") -> None:
+        """Book a run in an engine; a reservation of its own is used up."""
+        self._flights[run] = cost, engine
         self.release(run)
 
     def end(self, run: Hashable) -> None:

@@ -15,7 +15,8 @@ from appliance.errors import (
     Overloaded,
     Paused,
 )
-from appliance.gate.batch import Batch, Runner
+from appliance.gate.batch import Batch
+from appliance.gate.copies import Copy
 from appliance.gate.limits import retry_after_s, stood_still
 from appliance.gate.ticket import Ticket
 from appliance.models.spec import ModelSpec
@@ -43,42 +44,51 @@ class Flights:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def worth_ahead(self, head: Ticket, spec: ModelSpec) -> bool:
+    @property
+    def booked(self) -> int:
+        """Bytes that the runs in flight are booked with."""
+        return sum(batch.cost for batch in self._batches)
+
+    def worth_ahead(self, head: Ticket, copy: Copy) -> bool:
         """The lanes are full: whether the next run is better sent now, so that its bytes are there when a lane frees.
 
         Only with large inputs, whose way to the engine takes long, and where runs are short: what is sent cannot be
-        overtaken any more. One run at most, and none while a copy before this one (of ``spec``) is still at work: the
-        new one has lanes of its own, and would begin at once.
+        overtaken any more. One run of a copy at most, and none while a copy before it in its engine is still at work:
+        the new one has lanes of its own there, and would begin at once.
         """
         return (
             head.nbytes >= _AHEAD_BYTES
             and 0 < self._usual_ns < _AHEAD_NS
             and not (head.deaths or head.retried or head.stream)
-            and not any(batch.ahead or batch.spec is not spec for batch in self._batches)
+            and not any(
+                batch.ahead or batch.spec is not copy.spec
+                for batch in self._batches
+                if batch.engine == copy.spec.engine
+            )
         )
 
-    def start(
-        self, runner: Runner, handle: int, spec: ModelSpec, tickets: list[Ticket], *, ahead: bool = False
-    ) -> None:
-        """Send these tickets as one run; the memory is theirs. ``ahead``: all lanes are full, it begins when one
-        frees."""
-        gate, now = self._gate, self._gate.clock()
-        batch = Batch(runner, tickets, spec)
+    def start(self, copy: Copy, tickets: list[Ticket], *, ahead: bool = False) -> None:
+        """Send these tickets to a copy as one run; the memory is theirs. ``ahead``: all its lanes are full, it begins
+        when one frees."""
+        gate, spec, now = self._gate, copy.spec, self._gate.clock()
+        batch = Batch(copy, tickets)
         batch.ahead = ahead
         booked = batch.kind = gate.memory.cost(spec, tickets)
         batch.cost = booked.size
         for ticket in tickets:
             ticket.state, ticket.started, ticket.run_deadline = "running", now, now + ticket.run_s
+            ticket.device = spec.device
             if ticket.blocked_since:
-                gate.memory.release(ticket)
+                if gate.memory.release(ticket):
+                    gate.more_room()  # it was kept on another device, perhaps
                 ticket.blocked_since = 0.0
         self._batches[batch] = None
         gate.run_began(batch)
         gate.memory.began(batch)
         on_chunk = tickets[0].part if tickets[0].stream else None
         try:
-            batch.id = runner.run(
-                handle,
+            batch.id = copy.runner.run(
+                copy.handle,
                 [t.inputs for t in tickets],
                 tickets[0].outputs,
                 lambda outcome: self._finished(batch, outcome),
@@ -120,13 +130,13 @@ class Flights:
         else:
             self._landed(batch, outcome)
         if not isinstance(outcome, EngineDied):
-            self._next_begins()
+            self._next_begins(batch.copy)
         self._queue.dispatch()
 
-    def _next_begins(self) -> None:
-        """A lane is free: the run that was sent ahead, if there is one, has it now."""
+    def _next_begins(self, copy: Copy) -> None:
+        """A lane of the copy is free: the run that was sent ahead to it, if there is one, has it now."""
         for batch in self._batches:
-            if not batch.ahead:
+            if not batch.ahead or batch.copy.lanes is not copy.lanes:
                 continue
             batch.ahead = False
             if batch.timer is not None:
@@ -250,7 +260,7 @@ class Flights:
         if batch.abandoned or not all(t.finished for t in batch.tickets):
             return
         batch.abandoned = True
-        batch.runner.cancel(batch.id)
+        batch.copy.runner.cancel(batch.id)
         if batch.timer is not None:
             batch.timer.cancel()
         if not batch.ahead:  # else it cannot end before it has begun
@@ -258,4 +268,4 @@ class Flights:
 
     def _grace(self, batch: Batch) -> None:
         words = f"a run of model '{self._queue.model}' did not end {_GRACE_S:g} s after it was cancelled"
-        batch.timer = asyncio.get_running_loop().call_later(_GRACE_S, self._gate.on_hang, words)
+        batch.timer = asyncio.get_running_loop().call_later(_GRACE_S, self._gate.on_hang, words, batch.engine)

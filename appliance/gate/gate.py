@@ -15,6 +15,7 @@ from appliance.engine.messages import DeviceMemory
 from appliance.errors import ApplianceError, Paused
 from appliance.gate.batch import Batch
 from appliance.gate.budget import Share
+from appliance.gate.copies import Turn
 from appliance.gate.limits import DrainRate
 from appliance.gate.memory import MemoryPlan
 from appliance.gate.model_queue import ModelQueue
@@ -45,13 +46,14 @@ class Limits(Protocol):
 
 
 class Gate:
-    """All queues of one device. ``on_hang(reason)`` is called when a run did not end after it was cancelled."""
+    """All queues, and the turns of all engines. ``on_hang(reason, engine)`` is called when a run did not end after it
+    was cancelled, with the engine's id."""
 
     def __init__(
         self,
         limits: Limits,
         observer: Observer,
-        on_hang: Callable[[str], None],
+        on_hang: Callable[[str, str], None],
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.limits = limits
@@ -73,12 +75,13 @@ class Gate:
         self.running = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._alone = False  # a run that was in a crash has the engine to itself
+        self.turns: dict[str, Turn] = {}
         self._after_crash = False  # some that were in a crash may wait
-        self._suspect_next = False  # one of them is next in a queue that could run it
 
     def _share(self, device: str) -> Share:
-        fraction = self.limits.cpu_memory_fraction if device == "cpu" else self.limits.memory_fraction
+        # The memory of a board whose GPU has none of its own is the GPU's as well.
+        system = device == "cpu" and not self.memory.unified
+        fraction = self.limits.cpu_memory_fraction if system else self.limits.memory_fraction
         return Share(fraction, self.limits.memory_reserve_bytes)
 
     def limits_changed(self) -> None:
@@ -86,10 +89,16 @@ class Gate:
         self.memory.reshare()
         self.more_room()
 
-    def memory_read(self, readings: Mapping[str, DeviceMemory], busy: int | None = None) -> None:
-        """The engine has read its devices' memory while ``busy`` runs were in its lanes (None: not known)."""
-        if self.memory.read(readings, busy) or self.blocked:
+    def memory_read(self, readings: Mapping[str, DeviceMemory], busy: int | None = None, engine: str = "") -> None:
+        """An engine has read its devices' memory while ``busy`` runs were in its lanes (None: not known)."""
+        if self.memory.read(readings, busy, engine) or self.blocked:
             self._dispatch()
+
+    def turn(self, engine: str) -> Turn:
+        """Whose turn it is in an engine; made on first use."""
+        if engine not in self.turns:
+            self.turns[engine] = Turn(engine)
+        return self.turns[engine]
 
     def queue(self, model: str, version: str) -> ModelQueue:
         """The queue of a model version; made on first use and kept over reloads and engine restarts."""
@@ -140,35 +149,40 @@ class Gate:
         """Returns when no run is in flight."""
         await self._idle.wait()
 
-    def may_run(self, suspect: bool) -> bool:
-        """Whether a run may begin now.
+    def may_run(self, turn: Turn, suspect: bool) -> bool:
+        """Whether a run may begin now in an engine.
 
         Requests that were in a crash (``suspect``) run again one at a time, before all others and with nothing
         beside them: the next crash then has one culprit, and takes no innocent request of another lane or model
         along for the second time.
         """
-        if self.paused or self.held or self._alone:
+        if self.paused or self.held or turn.alone:
             return False
         if self._after_crash:
             self._after_crash = any(t.deaths for queue in self.queues.values() for t in queue.waiting)
-            self._suspect_next = any(queue.suspect_next for queue in self.queues.values())
-        return not self.running if suspect else not self._suspect_next
+            for each in self.turns.values():
+                each.suspect_next = any(queue.suspect_next(each) for queue in self.queues.values())
+        return not turn.running if suspect else not turn.suspect_next
 
     def run_began(self, batch: Batch) -> None:
         """A queue is about to send a run."""
-        suspect = batch.suspect
-        self.memory.ledger(batch.spec.device).start(batch, batch.cost)
+        turn = batch.copy.turn
+        self.memory.ledger(batch.spec.device).start(batch, batch.cost, turn.engine)
         self.running += 1
-        self._alone = suspect
+        turn.running += 1
+        turn.alone = batch.suspect
+        batch.copy.lanes.flying += 1
         self._idle.clear()
 
     def run_ended(self, batch: Batch) -> None:
         """A run has come back, or is lost."""
-        suspect = batch.suspect
+        suspect, turn = batch.suspect, batch.copy.turn
         self.memory.ledger(batch.spec.device).end(batch)
         self.running -= 1
+        turn.running -= 1
+        batch.copy.lanes.flying -= 1
         if suspect:
-            self._alone = False
+            turn.alone = False
         if not self.running:
             self._idle.set()
         if suspect or self._after_crash or self.blocked:
@@ -178,6 +192,11 @@ class Gate:
     def more_room(self) -> None:
         """Memory or a turn was given back: all queues look, soon."""
         asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def copy_gone(self) -> None:
+        """A request that was in a crash may have been waited for there."""
+        if self._after_crash:
+            self.more_room()
 
     def crashed(self) -> None:
         """Requests that were in a crash wait again."""

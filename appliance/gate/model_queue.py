@@ -1,6 +1,7 @@
-"""One model's requests: where they wait, who is next, and how each gets its one end."""
+"""One model's requests: where they wait, who is next, to which copy each goes, and how each gets its one end."""
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.errors import (
@@ -14,9 +15,11 @@ from appliance.errors import (
 )
 from appliance.gate import gathering
 from appliance.gate.batch import Runner, batch_key, fill
+from appliance.gate.copies import Copy, Lanes, Turn, by_load
 from appliance.gate.flights import Flights
 from appliance.gate.limits import retry_after_s, stood_still
 from appliance.gate.queue import WaitingQueue
+from appliance.gate.shortage import Shortage
 from appliance.gate.stats import ModelStats
 from appliance.gate.ticket import Outputs, Ticket
 from appliance.models.spec import ModelSpec
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class ModelQueue:
-    """One model version: its waiting requests, its lanes, and the loaded copy they go to."""
+    """One model version: its waiting requests, and the loaded copies they go to. Each takes the next when a lane of
+    it is free, so a request goes to the one that will start it first."""
 
     def __init__(self, gate: "Gate", model: str, version: str) -> None:
         self._gate = gate
@@ -36,10 +40,13 @@ class ModelQueue:
         self.waiting = WaitingQueue()
         self.stats = ModelStats()
         self.last_used = gate.clock()
-        self.spec: ModelSpec | None = None
-        self._runner: Runner | None = None
-        self._handle = 0
+        self.spec: ModelSpec | None = None  # of the newest copy, also when there is none any more
+        self.copies: list[Copy] = []
+        self._widest: ModelSpec | None = None
+        self._lanes: dict[str, Lanes] = {}  # by engine
+        self._lost = False  # the last copy went with its engine
         self.flights = Flights(gate, self)
+        self._shortage = Shortage(gate, self)
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
         self._holding: asyncio.TimerHandle | None = None
@@ -50,19 +57,35 @@ class ModelQueue:
         """Runs in flight."""
         return len(self.flights)
 
-    @property
-    def suspect_next(self) -> bool:
-        """The next request was in a crash, and there is a loaded copy to run it."""
-        return self._runner is not None and bool(self.waiting) and bool(self.waiting.head.deaths)
+    def suspect_next(self, turn: Turn) -> bool:
+        """The next request was in a crash, and that engine has a copy to run it."""
+        return (
+            bool(self.waiting) and bool(self.waiting.head.deaths) and any(copy.turn is turn for copy in self.copies)
+        )
 
     def attach(self, runner: Runner, handle: int, spec: ModelSpec) -> None:
-        """From now on requests go to this loaded copy."""
-        self._runner, self._handle, self.spec = runner, handle, spec
+        """From now on requests go to this loaded copy too, instead of an older one in the same engine."""
+        self.detach(spec.engine)
+        lanes = self._lanes.setdefault(spec.engine, Lanes())
+        self.copies.append(Copy(runner, handle, spec, self._gate.turn(spec.engine), lanes))
+        self.spec, self._lost = spec, False
+        self._widen()
         self.dispatch()
 
-    def detach(self) -> None:
-        """There is no loaded copy for now; requests wait."""
-        self._runner = None
+    def detach(self, engine: str | None = None, lost: bool = False) -> None:
+        """There is no loaded copy in that engine for now (None: in any); without one, requests wait. ``lost``: the
+        engine is gone."""
+        left = [] if engine is None else [copy for copy in self.copies if copy.spec.engine != engine]
+        self._lost = lost and not left and (bool(self.copies) or self._lost)
+        if left and len(left) < len(self.copies):
+            self._shortage.moved()
+        self.copies = left
+        self._widen()
+        self._gate.copy_gone()
+
+    def _widen(self) -> None:
+        """Requests are counted and grouped for the copy that merges most."""
+        self._widest = max([copy.spec for copy in self.copies], key=lambda spec: spec.max_batch, default=self.spec)
 
     def forget(self, reason: ApplianceError) -> None:
         """The version is gone for good: what waits, or comes back from a crash, is answered with ``reason``."""
@@ -87,7 +110,7 @@ class ModelQueue:
         Raises QueueFull, Paused, WarmingUp; InvalidInput for a first axis over the declared batch;
         InsufficientMemory for what could never fit the device.
         """
-        gate, spec = self._gate, self.spec
+        gate, spec = self._gate, self._widest
         if gate.closing:
             raise Paused("the appliance is shutting down", retry_after_s=5)
         if spec is None:
@@ -113,14 +136,14 @@ class ModelQueue:
         if spec.pads and ticket.key is not None:
             fill(ticket)
         self.last_used = ticket.created
-        gate.memory.check(spec, ticket)
+        self._shortage.check(ticket)
         gathers = spec.config.batching.max_delay_ms > 0 and ticket.key is not None
-        at_once = self._runner is not None and not self.waiting and self._free() and gate.may_run(suspect=False)
-        at_once = at_once and not gathers
-        if at_once and gate.memory.fits(spec, [ticket]):
-            gate.remember(ticket)
-            self._start([ticket])
-            return ticket
+        if not self.waiting and not gathers:
+            for copy in by_load(self.copies):
+                if copy.free and gate.may_run(copy.turn, False) and gate.memory.fits(copy.spec, [ticket]):
+                    gate.remember(ticket)
+                    self.flights.start(copy, [ticket])
+                    return ticket
         self._check_room(spec)
         ticket.position = self.waiting.push(ticket)
         gate.waiting += 1
@@ -146,35 +169,59 @@ class ModelQueue:
 
     def dispatch(self) -> None:
         """Fill the free lanes from the queue."""
-        while self.waiting and self._runner is not None and self._gate.may_run(bool(self.waiting.head.deaths)):
-            head, ahead = self.waiting.head, not self._free()
-            if ahead and not self._worth_ahead(head):
-                return
-            most = self._most()
-            if most is None or (ahead and not self._fits([head])):
-                return
-            tickets = self.waiting.take(most, self._fits)
-            if not tickets or tickets[0] is not head:
-                self._wait_for_memory(head)
-            if not tickets:
-                return
-            self._gate.waiting -= len(tickets)
-            self._start(tickets, ahead)
+        while self.waiting and self._dispatch_one():
+            pass
 
-    def _worth_ahead(self, head: Ticket) -> bool:
-        """As ``Flights.worth_ahead``, and no later request could still join the run."""
-        assert self.spec is not None
-        if len(self.flights) > self.spec.lanes or not self.flights.worth_ahead(head, self.spec):
+    def _dispatch_one(self) -> bool:
+        """Send the next run to the copy that will start it first. False if none can now."""
+        gate, head, several = self._gate, self.waiting.head, len(self.copies) > 1
+        short: list[Copy] = []  # that have a lane for the head, and not the memory
+        for copy in by_load(self.copies):
+            if not gate.may_run(copy.turn, bool(head.deaths)):
+                continue
+            ahead = not copy.free
+            if ahead and not self._worth_ahead(head, copy):
+                continue
+            if (ahead or several) and not gate.memory.fits(copy.spec, [head]):
+                short += [] if ahead else [copy]
+                continue
+            if (sent := self._send(head, copy, ahead)) is not None:
+                return sent
+            short.append(copy)
+        for copy in short if several else ():
+            if (sent := self._send(head, copy)) is not None:  # smaller ones
+                return sent
+        if short:
+            self._shortage.waits(head)
+        return False
+
+    def _send(self, head: Ticket, copy: Copy, ahead: bool = False) -> bool | None:
+        """Start the next run that the copy's device has the memory for. False if more is to be waited for, None if
+        nothing fits."""
+        most = self._most(copy.spec)
+        if most is None:
             return False
-        most = self.spec.good_batch or self.spec.max_batch
+        tickets = self.waiting.take(most, partial(self._gate.memory.fits, copy.spec))
+        if not tickets:
+            return None
+        if tickets[0] is not head:
+            self._shortage.waits(head)
+        self._gate.waiting -= len(tickets)
+        self.flights.start(copy, tickets, ahead=ahead)
+        return True
+
+    def _worth_ahead(self, head: Ticket, copy: Copy) -> bool:
+        """As ``Flights.worth_ahead``, and no later request could still join the run."""
+        if copy.lanes.flying > copy.spec.lanes or not self.flights.worth_ahead(head, copy):
+            return False
+        most = copy.spec.good_batch or copy.spec.max_batch
         return most <= 1 or head.key is None or self.waiting.rows_like_head() >= most
 
-    def _most(self) -> int | None:
+    def _most(self, spec: ModelSpec) -> int | None:
         """The most items of the next run, or None while it is worth waiting for more (then a timer is set)."""
-        assert self.spec is not None
-        most, wish = self.spec.max_batch, self.spec.config.batching
+        most, wish = spec.max_batch, spec.config.batching
         if most <= 1 or not (wish.max_delay_ms or wish.preferred_sizes):
-            return self.spec.good_batch or most
+            return spec.good_batch or most
         rows = self.waiting.rows_like_head()
         if not rows:
             return most
@@ -191,42 +238,12 @@ class ModelQueue:
         self._holding = None
         self.dispatch()
 
-    def _start(self, tickets: list[Ticket], ahead: bool = False) -> None:
-        assert self._runner is not None and self.spec is not None
-        self.flights.start(self._runner, self._handle, self.spec, tickets, ahead=ahead)
-
-    def _fits(self, tickets: list[Ticket]) -> bool:
-        return self.spec is not None and self._gate.memory.fits(self.spec, tickets)
-
-    def _wait_for_memory(self, head: Ticket) -> None:
-        """The head does not fit now: smaller ones may overtake it for a while, then room is kept for it."""
-        gate = self._gate
-        gate.blocked = True
-        if self.spec is not None and (size := gate.memory.short(self.spec, head)):
-            gate.on_short(self.model, self.spec.device, size)
-        if not head.blocked_since:
-            head.blocked_since = gate.clock()
-            # One that ran out of memory was overtaken before, by those that took it.
-            wait = 0.0 if head.retried else gate.limits.max_overtake_ms / 1000
-            asyncio.get_running_loop().call_later(wait, self._reserve, head)
-
-    def _reserve(self, ticket: Ticket) -> None:
-        if self.spec is not None and ticket.blocked_since and self.waiting.place(ticket):
-            if not self._gate.memory.reserve(self.spec, ticket):
-                # Another one has the reservation; this one is next to ask.
-                asyncio.get_running_loop().call_later(0.1, self._reserve, ticket)
-            self.dispatch()
-
     def fail_waiting(self, error: ApplianceError) -> None:
         """Answer everything that waits with ``error``."""
         for ticket in list(self.waiting):
             self.waiting.remove(ticket)
             self._gate.waiting -= 1
             self.end(ticket, error)
-
-    def _free(self) -> bool:
-        assert self.spec is not None
-        return len(self.flights) < self.spec.lanes
 
     def _check_room(self, spec: ModelSpec) -> None:
         gate = self._gate
@@ -302,8 +319,8 @@ class ModelQueue:
         waited = f"waited {self._gate.clock() - ticket.created:.1f} s for model '{self.model}'"
         if self._gate.paused:
             return Paused(f"{waited}, the appliance is paused", retry_after_s=wait)
-        if not self._gate.engine_up:
+        if self._lost or not self._gate.engine_up:
             return EngineRestarting(f"{waited}, its engine is being restarted", retry_after_s=max(wait, 2))
-        if self._runner is None:
+        if not self.copies:
             return WarmingUp(f"{waited}, it is being loaded", retry_after_s=max(wait, 2))
         return QueueTimeout(f"{waited}, {len(self.waiting)} requests still wait", retry_after_s=wait)

@@ -21,8 +21,8 @@ class Ticket:
     Times are the gate's clock, in seconds. ``key``: requests of one key may share a run; None: never.
     ``tokens``: of a language model's prompt and longest answer together, 0 for other models. ``told``: a part of a
     stream's answer was given out, so it cannot begin anew.
-    ``position``: the place at admission, 0 if it went straight to a lane. The gate remembers finished tickets, so
-    they hold neither inputs nor outputs.
+    ``device``: where it last ran. ``position``: the place at admission, 0 if it went straight to a lane. The gate
+    remembers finished tickets, so they hold neither inputs nor outputs.
     """
 
     __slots__ = (
@@ -33,6 +33,7 @@ class Ticket:
         "blocked_since",
         "created",
         "deaths",
+        "device",
         "error",
         "finished",
         "id",
@@ -99,6 +100,7 @@ class Ticket:
         self.retried = False
         self.position = 0
         self.deaths = 0
+        self.device = ""
         self.state: State = "queued"
         self.started = 0.0
         self.finished = 0.0

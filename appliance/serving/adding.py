@@ -12,8 +12,9 @@ import msgspec
 import structlog
 
 from appliance.errors import ApplianceError, InputTooLarge, InvalidInput, ModelLoadError, Overloaded
+from appliance.models import torch_file
 from appliance.models.folder import ModelFolder, name_fault, read_folder
-from appliance.models.listing import ONNX
+from appliance.models.listing import BACKENDS, ONNX
 from appliance.models.unpack import MAGIC, unpack
 from appliance.serving.catalog import Catalog
 from appliance.serving.check import Checked, check
@@ -88,19 +89,20 @@ class Adding:
 
     def _free(self, models: Path, name: str) -> None:
         taken = {entry.lower() for entry in os.listdir(models)}  # noqa: PTH208 - links that lead nowhere count
-        if taken & {name.lower(), f"{name.lower()}{ONNX}"}:
+        if taken & {name.lower(), *(f"{name.lower()}{ending}" for ending in BACKENDS)}:
             raise InvalidInput(f"there is a model '{name}' already; remove it first", param="name")
 
     def _lay_out(self, stage: Path, name: str) -> ModelFolder:
         body, target = stage / "body", stage / name
         with body.open("rb") as file:
             zipped = file.read(len(MAGIC)) == MAGIC
-        if zipped:
+        ending = torch_file.sniff(body) if zipped else ONNX  # PyTorch's own files are archives too
+        if ending is None:
             unpack(body, target, self._settings.max_model_bytes)
             body.unlink()
         else:
             target.mkdir()
-            body.replace(target / f"model{ONNX}")
+            body.replace(target / f"model{ending}")
         folder = read_folder(target, real_path(stage))
         if folder.error:
             raise InvalidInput(f"the model is refused: {folder.error}", param="body")
@@ -108,7 +110,7 @@ class Adding:
 
     async def _check(self, folder: ModelFolder) -> list[Checked]:
         settings = self._settings.model_copy(update={"device": "cpu"})
-        config = msgspec.structs.replace(folder.config, device="cpu")
+        config = msgspec.structs.replace(folder.config, device="cpu", devices=())
         on_cpu = msgspec.structs.replace(folder, config=config)
         verdicts = [verdict async for verdict in check(settings, [on_cpu])]
         faults = [f"version {v.version}: {v.error}" if len(verdicts) > 1 else v.error for v in verdicts if v.error]

@@ -21,43 +21,50 @@ class Losses:
     """Which models had a device and have it no more."""
 
     def __init__(self) -> None:
-        self._had: set[tuple[str, str]] = set()
+        self._had: set[tuple[str, str, str]] = set()  # model, version, engine
 
-    def look(self, models: Mapping[str, ServedModel]) -> list[str]:
-        """Names of those that run elsewhere now, or not at all because they require it."""
+    @property
+    def engines(self) -> set[str]:
+        """Those in which a model had a device."""
+        return {engine for _, _, engine in self._had}
+
+    def look(self, models: Mapping[str, ServedModel]) -> list[tuple[str, str]]:
+        """(model, engine) of those that run elsewhere now, or not at all because they require it."""
         lost = []
         for name, model in models.items():
             for number, version in model.versions.items():
-                if _has(version):
-                    self._had.add((name, number))
-                elif (name, number) in self._had and _lacks(model, version):
-                    lost.append(name)
+                for engine, copy in version.copies.items():
+                    if copy.spec is not None and copy.spec.degraded is None and copy.spec.device[:3] != "cpu":
+                        self._had.add((name, number, engine))
+                for engine in sorted(e for n, v, e in self._had if (n, v) == (name, number)):
+                    if _lacks(model, version, engine):
+                        lost.append((name, engine))
         return lost
 
 
-def _has(version: ServedVersion) -> bool:
-    spec = version.spec
-    return version.ready and spec is not None and spec.degraded is None and spec.device != "cpu"
-
-
-def _lacks(model: ServedModel, version: ServedVersion) -> bool:
-    if version.ready:
-        return version.spec is not None and version.spec.degraded is not None
-    return model.wanted and version.error is not None and model.folder.config.device == "require"
+def _lacks(model: ServedModel, version: ServedVersion, engine: str) -> bool:
+    copy = version.copies.get(engine)
+    if copy is not None:
+        # One that fell from TensorRT to CUDA has its device still.
+        spec = copy.spec
+        return spec is not None and spec.degraded is not None and spec.device.startswith("cpu")
+    required = model.wanted and model.folder.config.device == "require"
+    return required and not version.copies and version.error is not None
 
 
 class Comeback:
-    """Starts the engine anew, between two runs, a few times after a loss."""
+    """Starts the engine that lost its device anew, between two runs, a few times after a loss. ``engines``: as they
+    are now."""
 
     def __init__(
         self,
         gate: Gate,
-        supervisor: Keeper,
+        engines: Mapping[str, Keeper],
         models: Mapping[str, ServedModel],
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._gate = gate
-        self._supervisor = supervisor
+        self._engines = engines
         self._models = models
         self._clock = clock or gate.clock
         self._losses = Losses()
@@ -77,7 +84,8 @@ class Comeback:
     async def look(self) -> None:
         """One look, and a try if it is time for one."""
         lost = self._losses.look(self._models)
-        if self._supervisor.client is None or not all(m.settled for m in self._models.values()):
+        up = all(k.client is not None for e, k in self._engines.items() if e in self._losses.engines)
+        if not up or not all(m.settled for m in self._models.values()):
             return
         if not lost:
             self._tries, self._next = 0, None
@@ -85,11 +93,12 @@ class Comeback:
             if self._tries < len(_WAITS_S):
                 self._next = self._clock() + _WAITS_S[self._tries]
         elif self._clock() >= self._next:
-            await self._try(lost[0])
+            await self._try(*lost[0])
 
-    async def _try(self, name: str) -> None:
-        client = self._supervisor.client
-        if client is None or self._gate.held:
+    async def _try(self, name: str, engine: str) -> None:
+        keeper = self._engines.get(engine)
+        client = keeper.client if keeper is not None else None
+        if keeper is None or client is None or self._gate.held:
             return
         self._gate.hold()
         try:
@@ -97,7 +106,7 @@ class Comeback:
                 self._tries, self._next = self._tries + 1, None
                 log.info("is the device back?", model=name, attempt=self._tries)
                 words = f"model '{name}' lost its device; a new engine looks whether it is back"
-                self._supervisor.kill(words, "asked")
-                await gone(self._supervisor, client)
+                keeper.kill(words, "asked")
+                await gone(keeper, client)
         finally:
             self._gate.release()

@@ -1,7 +1,7 @@
 """The state of everything, as samples for Prometheus. Looked up when asked; nothing is kept here."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from appliance import __version__
@@ -26,7 +26,7 @@ class Gauges:
         self,
         catalog: Catalog,
         gate: Gate,
-        supervisor: Supervisor,
+        engines: Mapping[str, Supervisor],
         metrics: Metrics,
         devices: Callable[[], list[DeviceReading]],
         host_memory: Callable[[], int],
@@ -34,7 +34,7 @@ class Gauges:
     ) -> None:
         self._catalog = catalog
         self._gate = gate
-        self._supervisor = supervisor
+        self._engines = engines
         self._meter = metrics.by_model.meter
         self._devices = devices
         self._host_memory = host_memory
@@ -44,7 +44,8 @@ class Gauges:
         put("build_info", 1, __version__, platform.python_version(), f"{platform.system()} {platform.machine()}")
         put("start_time_seconds", self._started)
         put("host_memory_bytes", self._host_memory())
-        self._engine(put)
+        for name, supervisor in self._engines.items():
+            self._engine(put, name, supervisor)
         self._queues(put)
         self._models(put)
         for name, ledger in self._gate.memory.ledgers.items():
@@ -52,17 +53,16 @@ class Gauges:
         for device in self._devices():
             _device(put, device)
 
-    def _engine(self, put: Put) -> None:
-        supervisor = self._supervisor
+    def _engine(self, put: Put, name: str, supervisor: Supervisor) -> None:
         client = supervisor.client
-        put("engine_up", client is not None)
+        put("engine_up", client is not None, name)
         if client is not None and client.memory_bytes:
-            put("engine_memory_bytes", client.memory_bytes)
+            put("engine_memory_bytes", client.memory_bytes, name)
         for cause, count in supervisor.causes.items():
-            put("engine_restarts", count, cause)
+            put("engine_restarts", count, name, cause)
         if supervisor.hello is not None:
             for runtime, version in supervisor.hello.runtimes.items():
-                put("runtime_info", 1, runtime, version)
+                put("runtime_info", 1, name, runtime, version)
 
     def _queues(self, put: Put) -> None:
         gate = self._gate
@@ -92,9 +92,15 @@ class Gauges:
         put("pending_requests", len(queue.waiting) if queue else 0, *key)
         put("pending_requests_limit", limit, *key)
         put("model_runs_in_flight", queue.running if queue else 0, *key)
-        home = memory.home(key)
-        if home is not None:
-            put("model_memory_bytes", memory.ledger(home).weight_of(key), *key, home)
+        if queue and version.spec is not None and version.spec.generation is not None:
+            put("kv_cache_bytes", queue.flights.booked, *key)
+        weights: dict[str, int] = {} if version.spec is None else {version.spec.device: 0}
+        for copy in version.copies.values():
+            if copy.spec is not None:
+                size = memory.ledger(copy.spec.device).weight_of(copy.spec.key)
+                weights[copy.spec.device] = weights.get(copy.spec.device, 0) + size
+        for device, size in weights.items():
+            put("model_memory_bytes", size, *key, device)
 
     def _ledger(self, put: Put, device: str, ledger: Ledger) -> None:
         for kind in (*_BOOKED, *(_READ if ledger.known else ())):
@@ -105,7 +111,7 @@ class Gauges:
 
 
 def _degraded(version: ServedVersion) -> bool:
-    return version.ready and version.spec is not None and version.spec.degraded is not None
+    return version.ready and any(c.spec and c.spec.degraded for c in version.copies.values())
 
 
 def _device(put: Put, device: DeviceReading) -> None:

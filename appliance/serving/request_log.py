@@ -15,7 +15,6 @@ import msgspec
 
 from appliance.errors import ApplianceError
 from appliance.gate.gate import Observer
-from appliance.gate.model_queue import ModelQueue
 from appliance.gate.ticket import Ticket
 from appliance.logs import LogFile
 
@@ -53,18 +52,16 @@ class _Storm:
 
 
 class RequestLog:
-    """``queues`` and ``requests`` are the gate's."""
+    """``requests`` are the gate's."""
 
     def __init__(
         self,
         file: Path,
-        queues: Mapping[tuple[str, str], ModelQueue],
         requests: Mapping[str, Ticket],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.mode: Mode = "errors"
         self._file = LogFile(file)
-        self._queues = queues
         self._requests = requests
         self._clock = clock
         self._storms: dict[str, _Storm] = {}
@@ -89,7 +86,7 @@ class RequestLog:
         more = self._unsaid(code)
         if more is None:
             return
-        queue, started = self._queues.get((ticket.model, ticket.version)), ticket.started
+        started = ticket.started
         run_s = ticket.run_ns / 1e9 or (ticket.finished - started if started else 0.0)
         self._put(
             Line(
@@ -101,13 +98,14 @@ class RequestLog:
                 round(((started or ticket.finished) - ticket.created) * 1000, 3),
                 round(run_s * 1000, 3) if started else None,
                 rows,
-                queue.spec.device if queue is not None and queue.spec is not None else None,
+                ticket.device or None,
                 more,
             )
         )
 
-    def refused(self, request_id: str, path: str, error: ApplianceError) -> None:
-        """A request to an inference route has ended with an error: at the door, or as its ticket has told."""
+    def refused(self, request_id: str, model: str, error: ApplianceError) -> None:
+        """An inference request has ended with an error: at the door, or as its ticket has told. ``model``: "" if it
+        never said which."""
         if self.mode == "off":
             return
         ticket = self._requests.get(request_id)
@@ -115,8 +113,7 @@ class RequestLog:
             return
         more = self._unsaid(error.code)
         if more is not None:
-            model = path.split("/")[2 if path.startswith("/predict/") else 3][:128]
-            self._put(Line(_now(), request_id, model, error.code, more=more))
+            self._put(Line(_now(), request_id, model[:128], error.code, more=more))
 
     def close(self) -> None:
         """Write what is left."""

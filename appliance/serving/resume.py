@@ -1,6 +1,7 @@
 """What is done when the machine has slept: the GPU's memory, or the GPU itself, may not be what it was."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 import structlog
@@ -33,16 +34,16 @@ class Keeper(Protocol):
 
 
 class Resume:
-    """``notes`` is the status's list: it tells while the check lasts."""
+    """``engines``: as they are now; ``notes``: the status's list, which tells while the check lasts."""
 
-    def __init__(self, gate: Gate, supervisor: Keeper, events: Events, notes: list[str]) -> None:
+    def __init__(self, gate: Gate, engines: Mapping[str, Keeper], events: Events, notes: list[str]) -> None:
         self._gate = gate
-        self._supervisor = supervisor
+        self._engines = engines
         self._events = events
         self._notes = notes
 
     async def after(self, slept_s: float) -> None:
-        """Requests wait, runs end, every model's canary runs. If one differs, or anything takes too long, the engine
+        """Requests wait, runs end, every model's canary runs. If one differs, or anything takes too long, its engine
         is started again. Then requests go on."""
         words = f"this machine has slept for {slept_s:.0f} s, the models are being checked"
         log.info("slept", seconds=round(slept_s))
@@ -51,17 +52,26 @@ class Resume:
         self._gate.hold()
         self._gate.woke()
         try:
-            state = await self._check(self._supervisor.client)
+            ended = await drained(self._gate)
+            states = await asyncio.gather(
+                *(
+                    self._check(keeper, ended or not self._gate.turn(name).running)
+                    for name, keeper in self._engines.items()
+                )
+            )
+            state = "restarting" if "restarting" in states or not states else "well"
         finally:
             self._notes.remove(words)
             self._gate.release()
         self._events.publish("power", slept_s=round(slept_s), state=state)
 
-    async def _check(self, client: Checkable | None) -> str:
+    async def _check(self, keeper: Keeper, ended: bool) -> str:
+        """``ended``: all of its runs have."""
+        client = keeper.client
         if client is None:
             return "restarting"  # every model is loaded and warmed up anyway
         try:
-            if not await drained(self._gate):
+            if not ended:
                 reason = f"a run did not end in {_RUNS_S:g} s after the machine had slept"
             else:
                 async with asyncio.timeout(_CHECK_S):
@@ -72,8 +82,8 @@ class Resume:
             return "restarting"
         except TimeoutError:
             reason = f"the models' canaries did not end in {_CHECK_S:g} s after the machine had slept"
-        self._supervisor.kill(reason)
-        await gone(self._supervisor, client)
+        keeper.kill(reason)
+        await gone(keeper, client)
         return "restarting"
 
 

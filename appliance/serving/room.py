@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -21,7 +21,8 @@ _MIB = 1 << 20
 _LOOK_EVERY_S = 0.02
 _BELIEVED_S = 300.0  # another program may have been the reason
 
-Sleeper = tuple[ServedModel, ServedVersion]
+Sleeper = tuple[ServedModel, ServedVersion, str]
+"""A copy that may leave: of which version, in which engine."""
 
 
 class Engine(Protocol):
@@ -35,21 +36,36 @@ class Engine(Protocol):
     def ping(self) -> None: ...
 
 
-class Room:
-    """Used by one task at a time. ``policy``: the server's (``auto``, ``cpu``, ``cuda``, ``cuda:N``)."""
+class Target(NamedTuple):
+    """Where a model is to be loaded: the place (a device policy), the engine there, and its client."""
 
-    def __init__(self, gate: Gate, models: Callable[[], Iterable[ServedModel]], policy: str) -> None:
+    place: str
+    engine: str
+    client: Engine | None
+
+
+class Room:
+    """Used by one task at a time. ``client_of(engine)``: None while that engine is not up."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        models: Callable[[], Iterable[ServedModel]],
+        client_of: Callable[[str], Engine | None],
+    ) -> None:
         self._gate = gate
         self._models = models
-        self._policy = policy
-        self._learned: dict[tuple[str, str], tuple[int, float]] = {}  # file → what did not suffice, and until when
+        self._client_of = client_of
+        self._learned: dict[
+            tuple[str, str, str], tuple[int, float]
+        ] = {}  # file → what did not suffice, and until when
 
     async def during(
         self,
         model: ServedModel,
         folder: ModelFolder,
         file: ModelFile,
-        engine: Engine,
+        target: Target,
         load: Callable[[], Awaitable[None]],
         warm_up: int = 0,
     ) -> None:
@@ -63,17 +79,19 @@ class Room:
         models or other programs have what it needs for now.
         """
         estimate = await asyncio.to_thread(needed, folder, file)
-        file_key = (folder.name, file.fingerprint)
+        file_key = (folder.name, file.fingerprint, target.engine)
         while True:
-            device = self.home(folder, file, engine)
+            device = self.home(folder, file, target)
             ledger = self._gate.memory.ledger(device)
             learned, until = self._learned.get(file_key, (0, 0.0))
             size = max(estimate, learned if self._gate.clock() < until else 0)
-            await self._make(model, device, size, engine)
+            await self._make(model, device, size)
             await self._book(file_key, ledger, size, warm_up)
+            self._gate.memory.press(device, target.engine, size)
             try:
                 await load()
-                engine.ping()  # a reading with the new model in it
+                if target.client is not None:
+                    target.client.ping()  # a reading with the new model in it
                 return
             except InsufficientMemory:
                 if not ledger.known:
@@ -82,25 +100,27 @@ class Room:
                 self._learned[file_key] = (least, self._gate.clock() + _BELIEVED_S)
             finally:
                 ledger.end(file_key)
-                self._gate.memory.disturbed(device)
+                self._gate.memory.disturbed(device, target.engine)
                 self._gate.more_room()
 
-    async def _make(self, model: ServedModel, device: str, size: int, engine: Engine) -> None:
+    async def _make(self, model: ServedModel, device: str, size: int) -> None:
         """One after the other leaves; others may be asked for meanwhile, so each time it is looked at anew."""
         gate = self._gate
         while chosen := leavers(gate, self._models(), model, device, size, gate.clock()):
-            other, version = chosen[0]
-            number, handle = version.file.version, version.handle
+            other, version, engine = chosen[0]
+            number, copy = version.file.version, version.copies[engine]
             log.info("makes room", model=other.name, version=number, for_model=model.name)
-            version.sleep()
-            gate.queue(other.name, number).detach()
-            await engine.unload(handle)
-            gate.memory.unloaded((other.name, number))
+            version.made_room(engine)
+            gate.queue(other.name, number).detach(engine)
+            if client := self._client_of(engine):
+                await client.unload(copy.handle)
+            if copy.spec is not None:
+                gate.memory.unloaded(copy.spec.key)
 
-    async def for_run(self, model: ServedModel, device: str, size: int, engine: Engine) -> None:
+    async def for_run(self, model: ServedModel, device: str, size: int) -> None:
         """Idle models leave for a run of ``model``. Where none may, it waits on: busy ones end, a keep-alive too."""
         with contextlib.suppress(InsufficientMemory, Overloaded):
-            await self._make(model, device, size, engine)
+            await self._make(model, device, size)
             self._gate.more_room()
 
     def movable(self, model: str, device: str) -> int:
@@ -108,7 +128,7 @@ class Room:
         found = _movable(self._gate, self._models(), model, device, self._gate.clock())
         return sum(weight for _, _, weight, _ in found)
 
-    async def _book(self, key: tuple[str, str], ledger: Ledger, size: int, warm_up: int) -> None:
+    async def _book(self, key: tuple[str, str, str], ledger: Ledger, size: int, warm_up: int) -> None:
         """Runs in flight may have the room yet: they end, and no others start into it. It goes before what waits:
         that may be waiting for this very model.
         """
@@ -124,26 +144,38 @@ class Room:
                 ledger.reserve(key, wanted())
                 await asyncio.sleep(_LOOK_EVERY_S)
                 waited += _LOOK_EVERY_S
-            ledger.start(key, wanted())
+            ledger.start(key, wanted(), key[2])
         finally:
             if ledger.release(key):
                 gate.more_room()
 
-    def home(self, folder: ModelFolder, file: ModelFile, engine: Engine) -> str:
+    def home(self, folder: ModelFolder, file: ModelFile, target: Target) -> str:
         """The device that a model will come to, as far as it can be told before it is loaded."""
+        place, engine, client = target
         memory = self._gate.memory
         known = [device for device, ledger in memory.ledgers.items() if ledger.known]
         if folder.config.backend == "fake":
             return next((d for d in known if d.startswith("fake")), "cpu")
-        before = memory.home((folder.name, file.version))
+        before = memory.home((folder.name, file.version, engine) if engine else (folder.name, file.version))
         if before is not None:
             return before
         gpus = sorted(device for device in known if device.startswith("cuda"))
-        if folder.config.device == "cpu" or self._policy == "cpu" or not any("gpu" in r for r in engine.runtimes):
+        if place.startswith("cpu"):
+            return place
+        if client is None and place in gpus and folder.config.device != "cpu":
+            return place
+        if folder.config.device == "cpu" or not any(
+            _for_gpus(name, v) for name, v in (client.runtimes if client else {}).items()
+        ):
             return "cpu"
-        if self._policy in gpus:
-            return self._policy
+        if place.startswith("cuda:"):
+            return place if place in gpus else "cpu"  # a card that does not tell its memory does not run
         return gpus[0] if gpus else "cpu"
+
+
+def _for_gpus(package: str, version: str) -> bool:
+    """``onnxruntime-gpu``, ``onnxruntime-genai-cuda``, ``torch`` ``2.9.0+cu130``: made for NVIDIA's cards."""
+    return "gpu" in package or "cuda" in package or (package == "torch" and "+cpu" not in version)
 
 
 def needed(folder: ModelFolder, file: ModelFile) -> int:
@@ -200,7 +232,7 @@ def _movable(
     gate: Gate, models: Iterable[ServedModel], own: str, device: str, now: float
 ) -> Iterable[tuple[float, bool, int, Sleeper]]:
     """(last used, busy or kept alive, weight, which) of each that may ever leave."""
-    models = list(models)
+    models, pool = list(models), gate.memory.pool(device)
     pinned = [model for model in models if model.pinned]
     stay = {own, *(m.name for m in pinned), *(part for m in pinned if m.pipeline for part in m.pipeline.parts)}
     for model in models:
@@ -209,11 +241,14 @@ def _movable(
             continue
         for number, version in model.versions.items():
             queue = gate.queues.get((model.name, number))
-            if not version.ready or version.spec is None or version.spec.device != device or queue is None:
+            if not version.ready or queue is None:
                 continue
             busy = bool(queue.running or queue.waiting) or now - queue.last_used < config.keep_alive_s
-            weight = gate.memory.ledger(device).weight_of((model.name, number))
-            yield queue.last_used, busy, weight, (model, version)
+            for engine, copy in version.copies.items():
+                if copy.spec is None or gate.memory.pool(copy.spec.device) != pool:
+                    continue
+                weight = gate.memory.ledger(device).weight_of(copy.spec.key)
+                yield queue.last_used, busy, weight, (model, version, engine)
 
 
 def _arithmetic(ledger: Ledger, device: str, size: int, idle: int) -> str:

@@ -12,6 +12,7 @@ from appliance.gate.budget import Ledger
 from appliance.gate.gate import Gate
 from appliance.metrics import Metrics
 from appliance.serving.catalog import Catalog
+from appliance.serving.engine_figures import engine_told, together
 from appliance.serving.history import History, MemoryReading, Reading
 from appliance.serving.served import ServedModel, ServedVersion
 from appliance.serving.traffic import Figures, Traffic
@@ -50,6 +51,34 @@ def _by_model(ledger: Ledger) -> dict[str, int]:
     return found
 
 
+def _copies(version: ServedVersion) -> list[dict[str, Any]]:
+    return [
+        {
+            "engine": engine,
+            "device": copy.spec.device,
+            "reason": copy.spec.degraded,
+            "memory_bytes": copy.memory_bytes,
+        }
+        for engine, copy in sorted(version.copies.items())
+        if copy.spec is not None
+    ]
+
+
+def _lanes(version: ServedVersion) -> int:
+    """Runs at the same time: of all its copies, else of the one that is lost."""
+    return sum(c.spec.lanes for c in version.copies.values() if c.spec) or (version.spec.lanes if version.spec else 0)
+
+
+def _devices(version: ServedVersion) -> str | None:
+    """Of all its copies: ``cuda:0, cuda:1``."""
+    return ", ".join(sorted({c.spec.device for c in version.copies.values() if c.spec is not None})) or None
+
+
+def _reason(version: ServedVersion) -> str | None:
+    """Why a copy is not on the device asked for."""
+    return next((c.spec.degraded for c in version.copies.values() if c.spec and c.spec.degraded), None)
+
+
 class Status:
     """Collects the picture when asked. ``read_devices`` is asked at most once a second; ``address`` is set when
     the port is known; ``notes`` are standing remarks (a log folder that cannot be written); ``restart_needed`` names
@@ -60,14 +89,14 @@ class Status:
         settings: Settings,
         catalog: Catalog,
         gate: Gate,
-        supervisor: Supervisor,
-        read_devices: Callable[[int | None], list[DeviceReading]],
+        engines: Mapping[str, Supervisor],
+        read_devices: Callable[[], list[DeviceReading]],
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._catalog = catalog
         self._gate = gate
-        self._supervisor = supervisor
+        self._engines = engines
         self._metrics = metrics
         self._read_devices = read_devices
         self._devices: list[DeviceReading] = []
@@ -82,11 +111,11 @@ class Status:
 
     def __call__(self) -> dict[str, Any]:
         """See ``docs/api.md`` for the keys."""
-        gate, supervisor = self._gate, self._supervisor
+        gate = self._gate
         figures, all_together = self.traffic.figures()
         models = [self._model(m, figures) for _, m in sorted(self._catalog.models.items())]
         degraded = [v["device_reason"] for m in models for v in m["versions"] if v["device_reason"]]
-        client = supervisor.client
+        engines = [engine_told(name, supervisor) for name, supervisor in self._engines.items()]
         return {
             "name": "inference-appliance",
             "version": __version__,
@@ -99,16 +128,8 @@ class Status:
                 "reason": degraded[0] if degraded else None,
             },
             "devices": [msgspec.to_builtins(d) for d in self.devices()],
-            "engine": {
-                "state": supervisor.state,
-                "pid": supervisor.pid,
-                "restarts": supervisor.restarts,
-                "deaths": [msgspec.to_builtins(d) for d in supervisor.deaths],
-                "next_start_at": supervisor.next_start,
-                "memory_bytes": client.memory_bytes if client else None,
-                "runtimes": supervisor.hello.runtimes if supervisor.hello else {},
-                "providers": list(supervisor.hello.providers) if supervisor.hello else [],
-            },
+            "engine": together(engines),
+            "engines": engines,
             "memory": {
                 device: {**_ledger(ledger), "models": _by_model(ledger)}
                 for device, ledger in gate.memory.ledgers.items()
@@ -127,7 +148,7 @@ class Status:
         """The devices, as they were at most a second ago."""
         now = time.monotonic()
         if now - self._devices_at > _DEVICES_EVERY_S:
-            self._devices, self._devices_at = self._read_devices(self._supervisor.pid), now
+            self._devices, self._devices_at = self._read_devices(), now
         return self._devices
 
     def _figures(
@@ -136,11 +157,11 @@ class Status:
         """What a version costs and how it does."""
         key = (name, version.file.version)
         queue, meter = self._gate.queues.get(key), self._metrics.by_model.meters.get(key)
-        source, points = self._gate.memory.told(key)
+        source, points = self._gate.memory.told(version.spec.key if version.spec else key)
         runs = queue.stats.execution_count if queue else 0
         return {
             "backend": version.spec.backend if version.spec else None,
-            "instances": version.spec.lanes if version.spec else 0,
+            "instances": _lanes(version),
             "mean_batch": round(queue.stats.inference_count / runs, 2) if queue and runs else None,
             "cost": {"source": source, "runs": [{"batch": batch, "bytes": size} for batch, size in points]},
             **msgspec.to_builtins(figures.get(key) or Figures()),
@@ -161,8 +182,8 @@ class Status:
         return "busy" if self._gate.running or self._gate.waiting else "ready"
 
     def _running_device(self, models: list[dict[str, Any]]) -> str | None:
-        used = {v["device"] for m in models for v in m["versions"] if v["device"]}
-        return ", ".join(sorted(used, reverse=True)) or None
+        used = {c["device"] for m in models for v in m["versions"] for c in v["copies"]}
+        return ", ".join(sorted(used, key=lambda device: (device.startswith("cpu"), len(device), device))) or None
 
     def _reading(self) -> Reading:
         ledgers = self._gate.memory.ledgers.items()
@@ -180,13 +201,16 @@ class Status:
                     "version": number,
                     "state": version.state,
                     "error": version.error,
-                    "device": loaded.device if loaded else None,
-                    "device_reason": loaded.degraded if loaded else None,
+                    "progress": version.progress,
+                    "device": _devices(version) if loaded else None,
+                    "device_reason": _reason(version) if loaded else None,
+                    "copies": _copies(version),
                     "cpu_nodes": loaded.cpu_nodes if loaded else 0,
                     "max_batch": loaded.max_batch if loaded else 0,
                     "load_ms": round(version.load_ms, 1),
                     "warmup_ms": round(version.warmup_ms, 1),
                     "memory_bytes": version.memory_bytes,
+                    "kv_cache_bytes": queue.flights.booked if queue and spec and spec.generation else 0,
                     "waiting": len(queue.waiting) if queue else 0,
                     "running": queue.running if queue else 0,
                     "requests": queue.stats.success.count + queue.stats.fail.count if queue else 0,

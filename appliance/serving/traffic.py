@@ -17,19 +17,24 @@ _FRESH_S = 0.5  # asked for by several at once, it is worked out once
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """The counters at one moment. ``at``: the clock's seconds; ``latency``: as ``Tally.counts``."""
+    """The counters at one moment. ``at``: the clock's seconds; ``latency``: as ``Tally.counts``; ``tokens``: of
+    language models, in and out."""
 
     at: float
     ended: dict[Key, int]
     latency: dict[Key, tuple[int, ...]]
+    tokens: dict[Key, tuple[int, int]] = {}
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What ended between two moments. The percentiles are of what ended well, None where that was nothing."""
+    """What ended between two moments. The percentiles are of what ended well, None where that was nothing; the tokens
+    None where no language model was asked yet."""
 
     requests_per_s: float = 0.0
     p50_ms: float | None = None
     p99_ms: float | None = None
+    tokens_in_per_s: float | None = None
+    tokens_out_per_s: float | None = None
 
 
 class Traffic:
@@ -64,6 +69,11 @@ class Traffic:
             self._clock(),
             {key: sum(meter.codes.values()) for key, meter in meters.items()},
             {key: meter.latency.counts for key, meter in meters.items()},
+            {
+                key: (meter.language.prompt_tokens, meter.language.generated_tokens)
+                for key, meter in meters.items()
+                if meter.language is not None
+            },
         )
 
 
@@ -71,15 +81,28 @@ def between(before: Mark, now: Mark, keys: Sequence[Key]) -> Figures:
     """The figures of the versions ``keys`` together."""
     ended = sum(now.ended[key] - before.ended.get(key, 0) for key in keys)
     seconds = now.at - before.at
+    tokens = _tokens(before, now, keys, seconds)
     if not ended or seconds <= 0:
-        return Figures()
+        return Figures(0.0, None, None, *tokens)
     moved = [key for key in keys if now.latency[key] != before.latency.get(key)]
     counts = [0] * (len(LATENCY) + 1)
     for key in moved:
         old = before.latency.get(key) or (0,) * len(counts)
         counts = [sum(three) for three in zip(counts, now.latency[key], (-n for n in old), strict=True)]
     p50, p99 = percentile(counts, 0.5), percentile(counts, 0.99)
-    return Figures(round(ended / seconds, 2), _ms(p50), _ms(p99))
+    return Figures(round(ended / seconds, 2), _ms(p50), _ms(p99), *tokens)
+
+
+def _tokens(before: Mark, now: Mark, keys: Sequence[Key], seconds: float) -> tuple[float | None, float | None]:
+    asked = [key for key in keys if key in now.tokens]
+    if not asked:
+        return None, None
+
+    def rate(at: int) -> float:
+        count = sum(now.tokens[key][at] - before.tokens.get(key, (0, 0))[at] for key in asked)
+        return round(count / seconds, 2) if seconds > 0 else 0.0
+
+    return rate(0), rate(1)
 
 
 def percentile(counts: Sequence[int], share: float, bounds: Sequence[float] = LATENCY) -> float | None:

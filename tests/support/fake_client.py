@@ -2,7 +2,7 @@
 
 import asyncio
 
-from appliance.engine.client import EngineDied
+from appliance.engine.client import EngineDied, OnProgress
 from appliance.engine.messages import Load, Loaded
 from appliance.errors import ApplianceError
 from appliance.models.spec import ModelSpec, TensorSpec
@@ -22,7 +22,7 @@ class FakeClient(FakeRunner):
         self.hold: dict[str, asyncio.Event] = {}
         self._death: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def load(self, message: Load) -> Loaded:
+    async def load(self, message: Load, on_progress: OnProgress | None = None) -> Loaded:
         self._check()
         self.loads.append(message)
         if message.model in self.hold:

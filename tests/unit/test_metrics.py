@@ -14,6 +14,8 @@ COUNTERS = {
     "appliance_refused_total",
     "appliance_inferences_total",
     "appliance_executions_total",
+    "appliance_prompt_tokens_total",
+    "appliance_generated_tokens_total",
     "appliance_engine_restarts_total",
     "appliance_out_of_memory_total",
 }
@@ -42,7 +44,7 @@ def test_the_state_is_of_the_moment_it_is_asked_for() -> None:
     def source(put: Put) -> None:
         for device, degrees in there.items():
             put("device_temperature_celsius", degrees, device)
-        put("engine_restarts", 2, "crash")
+        put("engine_restarts", 2, "cpu", "crash")
 
     metrics.state.add(source)
     assert samples(metrics)["appliance_device_temperature_celsius|cuda:1"] == 60
@@ -51,7 +53,7 @@ def test_the_state_is_of_the_moment_it_is_asked_for() -> None:
     found = samples(metrics)
     assert found["appliance_device_temperature_celsius|cuda:0"] == 56
     assert "appliance_device_temperature_celsius|cuda:1" not in found
-    assert found["appliance_engine_restarts_total|crash"] == 2
+    assert found["appliance_engine_restarts_total|cpu|crash"] == 2
 
 
 def test_the_text_is_of_the_state_that_was_looked_at() -> None:

@@ -21,8 +21,10 @@ from appliance.engine.messages import (
     Message,
     Ping,
     Pong,
+    Progress,
     Result,
     Run,
+    Shrink,
     Stop,
     TensorMeta,
     ToEngine,
@@ -58,6 +60,7 @@ TO_ENGINE: list[ToEngine] = [
     Cancel(9),
     Ping(2**40),
     Check(7),
+    Shrink(),
     Stop(),
 ]
 TO_HOST: list[ToHost] = [
@@ -69,6 +72,7 @@ TO_HOST: list[ToHost] = [
     End(9, 5),
     Failed("load", 1, "model_error", "words"),
     Pong(1, 2, 3),
+    Progress(1, "words"),
     Checked(7, 3),
     Unfit("words"),
 ]

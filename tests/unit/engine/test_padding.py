@@ -288,7 +288,7 @@ def test_where_requests_are_never_merged_nothing_is_filled_up(tmp_path: Path) ->
 
 def test_warm_again_runs_each_bucket_once_at_both_ends(tmp_path: Path) -> None:
     spy = Fails(plus_sum(tmp_path))
-    known = Known("cpu", 4, (CostPoint(((4,),), 1, 160),))
+    known = Known("cpu", 4, (CostPoint(((4,),), 1, 160),), providers=spy.opened.providers)
     assert warm_again(spy, Warmup(), 4, known, pads=PADS) == Warmed(4, (), known.costs)
     assert spy.shapes == [(1, 4), (4, 4), (1, 8), (4, 8)]
 

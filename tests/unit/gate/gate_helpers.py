@@ -2,12 +2,16 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
 from appliance.gate.gate import Gate
 from appliance.gate.model_queue import ModelQueue
 from appliance.gate.ticket import Ticket
 from appliance.models.spec import ModelSpec
+from tests.support import virtual_time
 from tests.support.fake_runner import FakeRunner, model_spec, rows
 
 
@@ -46,7 +50,9 @@ class Bench:
         self.bounds = Bounds(**limits)
         self.ends = Ends()
         self.hangs: list[str] = []
-        self.gate = Gate(self.bounds, self.ends, self.hangs.append, asyncio.get_running_loop().time)
+        self.gate = Gate(
+            self.bounds, self.ends, lambda reason, engine: self.hangs.append(reason), asyncio.get_running_loop().time
+        )
         self.gate.engine_up = True
         self.spec = spec or model_spec()
         self.runner = FakeRunner()
@@ -89,3 +95,13 @@ class Bench:
 async def passed(seconds: float) -> None:
     """Let so much (virtual) time pass."""
     await asyncio.sleep(seconds)
+
+
+def timed(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in virtual time."""
+
+    @wraps(test)
+    def inside(*args: Any, **more: Any) -> None:
+        virtual_time.run(test(*args, **more))
+
+    return inside

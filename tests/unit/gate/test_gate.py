@@ -2,9 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
-from functools import wraps
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,17 +26,7 @@ from appliance.gate.ticket import Ticket
 from appliance.models.tensors import from_array
 from tests.support import virtual_time
 from tests.support.fake_runner import FakeRunner, model_spec, numbers, rows
-from tests.unit.gate.gate_helpers import Bench, Bounds, Ends, passed
-
-
-def timed(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in virtual time."""
-
-    @wraps(test)
-    def inside(*args: Any, **more: Any) -> None:
-        virtual_time.run(test(*args, **more))
-
-    return inside
+from tests.unit.gate.gate_helpers import Bench, Bounds, Ends, passed, timed
 
 
 async def failure(bench: Bench, ticket: Ticket) -> ApplianceError:

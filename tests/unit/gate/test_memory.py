@@ -1,8 +1,6 @@
 """Admission by memory in a gate with a fake engine on a fake device of 1 GiB, in virtual time."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from typing import Any
 
 import msgspec
@@ -20,21 +18,13 @@ from appliance.models.spec import MemoryConfig, ModelSpec
 from appliance.models.tensors import from_array
 from tests.support import virtual_time
 from tests.support.fake_runner import FakeRun, FakeRunner, model_spec
-from tests.unit.gate.gate_helpers import Bench, passed
+from tests.unit.gate.gate_helpers import Bench, passed, timed
 
 MIB = 1 << 20
 GIB = 1 << 30
 DEVICE = "fake:0"
 COSTS = MemoryConfig(item_bytes=MIB)  # a request of n rows takes n MiB
 NO_MEMORY = InsufficientMemory("full")
-
-
-def timed(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        virtual_time.run(test(*args, **kwargs))
-
-    return run
 
 
 def spec_of(memory: MemoryConfig = COSTS, *, instances: int = 64, max_batch: int = 0, name: str = "m") -> ModelSpec:
@@ -469,7 +459,7 @@ async def test_what_only_idle_models_are_in_the_way_of_waits_for_them_to_leave()
     await passed(0.01)
     assert waits.state == "running"
     with pytest.raises(InsufficientMemory):
-        bench.gate.memory.check(bench.spec, bench.ask(1025 + 300))
+        bench.ask(1025 + 300)
 
 
 @timed

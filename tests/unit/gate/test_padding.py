@@ -1,8 +1,6 @@
 """Requests of different length share a run where the model has ``pads``, and cost what they are filled up to."""
 
 import random
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from typing import Any
 
 import msgspec
@@ -16,7 +14,7 @@ from appliance.models.spec import ModelSpec, Pad, TensorSpec
 from appliance.models.tensors import Tensor, from_array
 from tests.support import virtual_time
 from tests.support.fake_runner import model_spec, numbers
-from tests.unit.gate.gate_helpers import Bench
+from tests.unit.gate.gate_helpers import Bench, timed
 
 MIB = 1 << 20
 PADS = {"length": Pad((4, 8, 16), {"x": 1}, {"y": 1})}
@@ -28,14 +26,6 @@ def spec_of(pads: dict[str, Pad] = PADS, max_batch: int = 4) -> ModelSpec:
 
 def x(length: int, rows: int = 1, mark: float = 0) -> tuple[Tensor, ...]:
     return (from_array("x", np.full((rows, length), mark, np.float32)),)
-
-
-def timed(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    @wraps(test)
-    def run() -> None:
-        virtual_time.run(test())
-
-    return run
 
 
 def ask(bench: Bench, length: int, rows: int = 1, mark: float = 0, **more: Any) -> Ticket:

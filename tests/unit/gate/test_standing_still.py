@@ -1,18 +1,14 @@
 """A clock that goes on while nobody is awake: what waits, and what runs, has its time all the same."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
-from typing import Any
 
 import pytest
 
 from appliance.errors import InferenceTimeout, QueueTimeout
 from appliance.gate.limits import stood_still
 from appliance.gate.ticket import Ticket
-from tests.support import virtual_time
 from tests.support.fake_runner import model_spec
-from tests.unit.gate.gate_helpers import Bench, passed
+from tests.unit.gate.gate_helpers import Bench, passed, timed
 from tests.unit.gate.test_ahead import WIDTH, submit
 
 
@@ -24,14 +20,6 @@ class Sleeper(Bench):
         self.slept = 0.0
         loop = asyncio.get_running_loop()
         self.gate.clock = lambda: loop.time() + self.slept
-
-
-def timed(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    @wraps(test)
-    def run() -> None:
-        virtual_time.run(test())
-
-    return run
 
 
 @pytest.mark.parametrize(("late", "still"), [(0.0, False), (2.0, False), (2.1, True), (3600.0, True)])

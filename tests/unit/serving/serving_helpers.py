@@ -1,15 +1,19 @@
 """A catalog with everything around it in the test's hands."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from appliance.engine.client import EngineClient
+from appliance.engine.client import EngineClient, OnProgress
+from appliance.engine.fleet import engine_id
+from appliance.engine.messages import Load, Loaded
 from appliance.gate.gate import Gate
 from appliance.models.repository import Root
 from appliance.serving.catalog import Catalog
 from appliance.serving.events import Events
+from appliance.serving.placement import Engines
 from appliance.settings import Settings
 from tests.support.fake_client import FakeClient
 from tests.support.fake_runner import rows
@@ -19,12 +23,12 @@ from tests.unit.gate.gate_helpers import Bounds, Ends
 class Bench:
     """A catalog of a folder of fake models, its worker running."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, engines: Engines | None = None, **settings: Any) -> None:
         self.folder = folder
         self.hangs: list[str] = []
-        self.gate = Gate(Bounds(), Ends(), self.hangs.append)
+        self.gate = Gate(Bounds(), Ends(), lambda reason, engine: self.hangs.append(reason))
         self.events = Events()
-        self.catalog = Catalog(Settings(**settings), [Root(folder)], self.gate, self.events)
+        self.catalog = Catalog(Settings(**settings), [Root(folder)], self.gate, self.events, engines)
         self.client = FakeClient()
 
     def model(self, name: str, text: str = "") -> None:
@@ -64,3 +68,79 @@ class Bench:
         version = self.catalog.version(name)
         queue = self.gate.queue(name, version.file.version)
         return queue, queue.submit("r", rows(value), ("y",), queue_s=20, run_s=20)
+
+
+class FakeEngines:
+    """Two places. ``started``: engines in the order in which they were asked for; ``failing_now``: those that do not
+    come back."""
+
+    places = ("cpu:0", "cpu:1")
+
+    def __init__(self) -> None:
+        self.started = list(self.places)
+        self.failing_now: set[str] = set()
+
+    def name(self, place: str, family: str) -> str:
+        return engine_id(place, family)
+
+    def engine(self, place: str, family: str) -> str:
+        name = engine_id(place, family)
+        if name not in self.started:
+            self.started.append(name)
+        return name
+
+    def threads(self, place: str) -> int:
+        return 0
+
+    def failing(self, engine: str) -> bool:
+        return engine in self.failing_now
+
+
+class _Client(FakeClient):
+    """``deadly()``: whether loading that model ends the engine."""
+
+    def __init__(self, deadly: Callable[[str], bool], dies: Callable[[], None]) -> None:
+        super().__init__()
+        self._deadly = deadly
+        self._dies = dies
+
+    async def load(self, message: Load, on_progress: OnProgress | None = None) -> Loaded:
+        if self._deadly(message.model):
+            self._dies()
+        return await super().load(message, on_progress)
+
+
+class TwoEngines(Bench):
+    """A catalog over two engines. ``deadly``: (engine, model) whose load ends the engine; ``deaths``: by that."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.engines = FakeEngines()
+        super().__init__(folder, engines=self.engines, **settings)
+        self.clients: dict[str, FakeClient] = {}
+        self.deadly: set[tuple[str, str]] = set()
+        self.deaths: Counter[str] = Counter()
+
+    def up(self, engine: str = "") -> None:
+        def dies() -> None:
+            self.deaths[engine] += 1
+            self.down(engine)
+
+        self.engines.failing_now.discard(engine)
+        client: Any = _Client(lambda model: (engine, model) in self.deadly, dies)
+        self.clients[engine] = client
+        self.catalog.engine_up(client, engine)
+
+    def down(self, engine: str = "") -> None:
+        """In the order of the real thing."""
+        self.catalog.engine_down("killed", engine)
+        self.clients[engine].die()
+
+    def fails(self, engine: str) -> None:
+        """It does not come back for now."""
+        self.engines.failing_now.add(engine)
+        self.catalog.engine_failing(engine)
+
+    async def quiet(self) -> None:
+        """What can be done without anything happening is done."""
+        await asyncio.sleep(0.05)
+        await self.until(lambda: not self.catalog._todo and self.catalog._at is None)

@@ -195,7 +195,7 @@ async def test_an_engine_s_death_costs_nothing(bench: Bench) -> None:
     _, waiting = bench.ask("a", 2)
     listener = bench.events.subscribe()
     bench.down()
-    assert (listener.get_nowait() or pytest.fail()).data == {"state": "down", "reason": "killed"}
+    assert (listener.get_nowait() or pytest.fail()).data == {"state": "down", "reason": "killed", "engine": ""}
     assert not bench.catalog.ready() and not bench.catalog.model_ready("a")
     assert not bench.catalog.version("a").ready, "known, and coming back: requests wait for it"
     _, later = bench.ask("a", 3)
@@ -237,6 +237,7 @@ def test_a_load_that_takes_too_long_is_a_hang(tmp_path: Path) -> None:
         await bench.catalog.rescan()
         await bench.until(lambda: bench.hangs)
         assert "loading took longer than 50 ms" in bench.hangs[0]
+        await bench.until(lambda: bench.catalog.models["a"].error)
         with pytest.raises(ApplianceError, match="loading took longer"):
             bench.catalog.version("a")
         worker.cancel()

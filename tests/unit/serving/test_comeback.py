@@ -8,7 +8,7 @@ from appliance.models.repository import ModelFile, ModelFolder
 from appliance.models.spec import ModelConfig, ModelSpec
 from appliance.serving.comeback import Comeback, Losses
 from appliance.serving.events import Events
-from appliance.serving.served import ServedModel
+from appliance.serving.served import LoadedCopy, ServedModel
 from tests.support import virtual_time
 from tests.unit.gate.gate_helpers import Bench
 
@@ -23,9 +23,8 @@ def served(name: str = "m", device: str = "prefer") -> ServedModel:
 def runs_on(model: ServedModel, device: str, degraded: str | None = None) -> None:
     version = model.versions["1"]
     version.tried = version.error = None
-    version.serves(
-        version.file, 1, ModelSpec(model.name, "1", "fake", "fake", (), (), device=device, degraded=degraded)
-    )
+    spec = ModelSpec(model.name, "1", "fake", "fake", (), (), device=device, degraded=degraded)
+    version.serves(LoadedCopy("a", 1, spec))
 
 
 def fails(model: ServedModel) -> None:
@@ -63,7 +62,7 @@ def test_who_lost_a_device() -> None:
     assert losses.look(models) == []
     runs_on(gpu, "cpu", AWAY)
     fails(strict)
-    assert losses.look(models) == ["g", "s"]
+    assert losses.look(models) == [("g", ""), ("s", "")]
     runs_on(gpu, "cuda:0")
     strict.wanted = False
     assert losses.look(models) == []
@@ -72,7 +71,7 @@ def test_who_lost_a_device() -> None:
 def test_a_lost_device_is_looked_for_less_and_less_and_then_no_more() -> None:
     async def main() -> None:
         bench, engine, model, events = Bench(), Engine(), served(), Events()
-        comeback = Comeback(bench.gate, engine, {"m": model})
+        comeback = Comeback(bench.gate, {"": engine}, {"m": model})
         watching = asyncio.create_task(comeback.watch(events))
         runs_on(model, "cuda:0")
         await asyncio.sleep(60)
@@ -110,7 +109,7 @@ def test_a_lost_device_is_looked_for_less_and_less_and_then_no_more() -> None:
 def test_runs_end_first_and_none_is_sent_into_the_engine_that_ends() -> None:
     async def main() -> None:
         bench, engine, model = Bench(), Engine(), served()
-        comeback = Comeback(bench.gate, engine, {"m": model})
+        comeback = Comeback(bench.gate, {"": engine}, {"m": model})
         runs_on(model, "cuda:0")
         await comeback.look()
         runs_on(model, "cpu", AWAY)
@@ -127,5 +126,21 @@ def test_runs_end_first_and_none_is_sent_into_the_engine_that_ends() -> None:
         assert len(engine.kills) == 1 and late.state == "queued"
         await trying
         assert late.state == "running" and late.deaths == 0
+
+    virtual_time.run(main())
+
+
+def test_an_engine_that_never_starts_does_not_keep_a_device_from_being_looked_for() -> None:
+    async def main() -> None:
+        bench, engine, never, model, events = Bench(), Engine(), Engine(), served(), Events()
+        never.client = None
+        watching = asyncio.create_task(Comeback(bench.gate, {"": engine, "x": never}, {"m": model}).watch(events))
+        runs_on(model, "cuda:0")
+        await asyncio.sleep(60)
+        runs_on(model, "cpu", AWAY)
+        await asyncio.sleep(60)
+        assert engine.kills and not never.kills
+        events.close()
+        await watching
 
     virtual_time.run(main())

@@ -41,7 +41,7 @@ def made(bench: Bench, devices: list[DeviceReading]) -> tuple[Metrics, Any]:
     supervisor: Any = SimpleNamespace(client=None, causes=causes, hello=None)
     metrics = Metrics()
     metrics.state.add(
-        Gauges(bench.catalog, bench.gate, supervisor, metrics, lambda: devices, lambda: 123, 1_700_000_000.5)
+        Gauges(bench.catalog, bench.gate, {"cpu": supervisor}, metrics, lambda: devices, lambda: 123, 1_700_000_000.5)
     )
     supervisor.up = lambda: (
         setattr(supervisor, "client", SimpleNamespace(memory_bytes=55)) or setattr(supervisor, "hello", hello)
@@ -54,8 +54,8 @@ def test_models_queues_and_the_engine(tmp_path: Path) -> None:
         bench = Bench(tmp_path)
         metrics, supervisor = made(bench, [])
         found = samples(metrics)
-        assert (found["appliance_engine_up"], found["appliance_ready"]) == (0, 0)
-        assert "appliance_engine_memory_bytes" not in found
+        assert (found["appliance_engine_up|cpu"], found["appliance_ready"]) == (0, 0)
+        assert "appliance_engine_memory_bytes|cpu" not in found
         assert not [name for name in found if "runtime_info" in name]
         supervisor.up()
         worker = asyncio.ensure_future(bench.catalog.run())
@@ -66,12 +66,12 @@ def test_models_queues_and_the_engine(tmp_path: Path) -> None:
         await bench.rescan()
         found = samples(metrics)
         assert found["appliance_ready"] == 1 and found["appliance_paused"] == 0
-        assert found["appliance_engine_up"] == 1 and found["appliance_engine_memory_bytes"] == 55
-        assert found["appliance_engine_restarts_total|crash"] == 2
-        assert found["appliance_engine_restarts_total|hang"] == 0
+        assert found["appliance_engine_up|cpu"] == 1 and found["appliance_engine_memory_bytes|cpu"] == 55
+        assert found["appliance_engine_restarts_total|cpu|crash"] == 2
+        assert found["appliance_engine_restarts_total|cpu|hang"] == 0
         assert found["appliance_host_memory_bytes"] == 123
         assert found["appliance_start_time_seconds"] == 1_700_000_000.5
-        assert found["appliance_runtime_info|onnxruntime|1.31.0"] == 1
+        assert found["appliance_runtime_info|cpu|onnxruntime|1.31.0"] == 1
         build = next(name for name in found if "build_info" in name)
         assert __version__ in build and platform.python_version() in build
         assert found["appliance_models|READY"] == 1 and found["appliance_models|UNAVAILABLE"] == 1

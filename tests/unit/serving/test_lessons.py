@@ -149,5 +149,5 @@ def test_a_file_that_says_anything_refuses_no_request(content: object) -> None:
         plan.read({"cpu": DeviceMemory(1 << 30, 1 << 30, 0)})
         plan.loaded(("m", "1"), model_spec(), 0, (CostPoint(BUCKET, 1, 100),), learned=found)
         bench = ticket(rows(1))
-        plan.check(model_spec(), bench)
+        assert plan.never(model_spec(), bench) is None
         assert plan.fits(model_spec(), [bench]), "alone on the device"

@@ -39,7 +39,7 @@ class Logged:
         self.gate: Gate = self.bench.gate
         self.clock = Clock()
         self.file = folder / "logs" / "requests.log"
-        self.log = RequestLog(self.file, self.gate.queues, self.gate.requests, self.clock)
+        self.log = RequestLog(self.file, self.gate.requests, self.clock)
         self.log.mode = mode
         self.gate.observer = self.log.around(self.bench.ends)
 
@@ -92,13 +92,13 @@ async def test_nothing_of_what_succeeds_unless_all_is_wanted(tmp_path: Path) -> 
 async def test_what_is_refused_at_the_door(tmp_path: Path) -> None:
     logged = Logged(tmp_path, "errors")
     error = InvalidInput("no such input")
-    logged.log.refused("a", "/v2/models/m/infer", error)
-    logged.log.refused("b", "/v2/models/m/versions/2/infer", error)
-    logged.log.refused("c", "/predict/other", RateLimited("slow down"))
+    logged.log.refused("a", "m", error)
+    logged.log.refused("b", "m", error)
+    logged.log.refused("c", "other", RateLimited("slow down"))
     found = [(line["id"], line["model"], line["code"]) for line in logged.lines()]
     assert found == [("a", "m", "invalid_input"), ("b", "m", "invalid_input"), ("c", "other", "rate_limited")]
     logged.log.mode = "off"
-    logged.log.refused("d", "/predict/other", error)
+    logged.log.refused("d", "other", error)
     assert len(logged.lines()) == 3
 
 
@@ -109,8 +109,8 @@ async def test_a_request_that_its_ticket_told_of_is_not_told_of_again(tmp_path: 
     logged.bench.runner.fail(ModelError("no"))
     with pytest.raises(ModelError):
         await logged.bench.queue.result(ticket)
-    logged.log.refused("x", "/v2/models/m/infer", ModelError("no"))
-    logged.log.refused("x", "/v2/models/m/infer", InvalidInput("another fault, of the same id"))
+    logged.log.refused("x", "m", ModelError("no"))
+    logged.log.refused("x", "m", InvalidInput("another fault, of the same id"))
     assert [line["code"] for line in logged.lines()] == ["model_error", "invalid_input"]
 
 
@@ -118,10 +118,10 @@ async def test_a_request_that_its_ticket_told_of_is_not_told_of_again(tmp_path: 
 async def test_a_storm_of_refusals_is_told_by_its_number(tmp_path: Path) -> None:
     logged = Logged(tmp_path, "errors")
     for n in range(500):
-        logged.log.refused(str(n), "/predict/m", QueueFull("full"))
-    logged.log.refused("other", "/predict/m", InvalidInput("x"))
+        logged.log.refused(str(n), "m", QueueFull("full"))
+    logged.log.refused("other", "m", InvalidInput("x"))
     logged.clock.now += 1
-    logged.log.refused("later", "/predict/m", QueueFull("full"))
+    logged.log.refused("later", "m", QueueFull("full"))
     lines = logged.lines()
     assert [line["id"] for line in lines] == [*map(str, range(10)), "other", "later"]
     assert lines[-1]["more"] == 490
@@ -135,9 +135,9 @@ async def test_lines_that_the_disk_is_too_slow_for_are_counted(
     monkeypatch.setattr(request_log, "_MOST", 3)
     logged = Logged(tmp_path, "all")
     for n in range(5):
-        logged.log.refused(str(n), "/predict/m", QueueFull("full"))
+        logged.log.refused(str(n), "m", QueueFull("full"))
     logged.log._write(logged.log._taken())
-    logged.log.refused("after", "/predict/m", QueueFull("full"))
+    logged.log.refused("after", "m", QueueFull("full"))
     lines = logged.lines()
     assert [line["id"] for line in lines] == ["0", "1", "2", "after"]
     assert lines[-1]["lost"] == 2
@@ -148,7 +148,7 @@ async def test_lines_come_by_themselves_and_in_order(tmp_path: Path, monkeypatch
     monkeypatch.setattr(request_log, "_EVERY_S", 0.001)
     logged = Logged(tmp_path, "all")
     for n in range(200):
-        logged.log.refused(str(n), "/predict/m", QueueFull("full"))
+        logged.log.refused(str(n), "m", QueueFull("full"))
         if n % 10 == 0:
             await asyncio.sleep(0.002)
     async with asyncio.timeout(20):
@@ -162,6 +162,6 @@ async def test_lines_come_by_themselves_and_in_order(tmp_path: Path, monkeypatch
 async def test_a_folder_that_cannot_be_written_is_borne(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("in the way")
     logged = Logged(tmp_path, "all")
-    logged.log.refused("a", "/predict/m", QueueFull("full"))
+    logged.log.refused("a", "m", QueueFull("full"))
     logged.log.close()
     assert (tmp_path / "logs").read_text() == "in the way"

@@ -59,7 +59,7 @@ class Told:
         events = Events()
         self._queue = events.subscribe()
         self.notes: list[str] = ["another's"]
-        self.resume = Resume(bench.gate, engine, events, self.notes)
+        self.resume = Resume(bench.gate, {"": engine}, events, self.notes)
 
     def states(self) -> list[str]:
         found = []
@@ -148,3 +148,14 @@ async def test_a_person_s_pause_stays(bench: Bench) -> None:
     assert bench.gate.paused and waits.state == "queued"
     bench.gate.resume()
     assert waits.state == "running"
+
+
+@virtual
+async def test_a_run_without_an_end_costs_its_own_engine_only(bench: Bench) -> None:
+    engine, well = Engine(bench), Engine(bench)
+    events = Events()
+    resume = Resume(bench.gate, {"": engine, "cpu:1": well}, events, [])
+    bench.submit(1.0)
+    await resume.after(3600)
+    assert len(engine.kills) == 1 and engine.checks == 0
+    assert well.kills == [] and well.checks == 1

@@ -36,7 +36,7 @@ class Loaded(Bench):
         bench = self
 
         class Client(FakeClient):
-            async def load(self, message: Any) -> Any:
+            async def load(self, message: Any, on_progress: Any = None) -> Any:
                 found = await super().load(message)
                 size = message.config.backend_options["weight_bytes"]
                 real = message.config.backend_options.get("real_bytes", size)
@@ -340,7 +340,7 @@ def test_where_a_model_will_live(tmp_path: Path) -> None:
         m, n = file_of(tmp_path, "m"), file_of(tmp_path, "n")
 
         def home(policy: str, what: tuple[Any, ModelFile] = m) -> str:
-            return room.Room(gate, list, policy).home(*what, client)
+            return room.Room(gate, list, lambda engine: client).home(*what, room.Target(policy, "", client))
 
         reading = DeviceMemory(100, 100, 0)
         gate.memory_read({"cpu": reading, "cuda:0": reading, "cuda:1": reading})

@@ -5,7 +5,7 @@ from typing import Literal
 
 from appliance.models.repository import ModelFile, ModelFolder
 from appliance.models.spec import ModelConfig
-from appliance.serving.served import ServedModel, ServedVersion
+from appliance.serving.served import LoadedCopy, ServedModel, ServedVersion
 
 
 def file(version: str = "1", fingerprint: str = "a") -> ModelFile:
@@ -19,13 +19,13 @@ def folder(*files: ModelFile, load: Literal["eager", "manual"] = "eager", error:
 def test_a_version_on_its_way() -> None:
     version = ServedVersion(file())
     assert (version.state, version.ready, version.current) == ("UNAVAILABLE", False, False)
-    version.serves(file(), 3, None)
-    assert (version.state, version.ready, version.current, version.handle) == ("READY", True, True, 3)
+    version.serves(LoadedCopy("a", 3, None))
+    assert (version.state, version.ready, version.current, version.copies[""].handle) == ("READY", True, True, 3)
 
 
 def test_a_broken_new_file_leaves_the_old_copy_serving() -> None:
     version = ServedVersion(file(fingerprint="old"))
-    version.serves(version.file, 1, None)
+    version.serves(LoadedCopy(version.file.fingerprint, 1, None))
     version.file = file(fingerprint="new")
     assert not version.current
     version.failed("broken")
@@ -38,16 +38,16 @@ def test_a_broken_new_file_leaves_the_old_copy_serving() -> None:
 def test_serving_again_clears_the_fault() -> None:
     version = ServedVersion(file())
     version.failed("broken")
-    version.load_deaths = 2
-    version.serves(file(), 2, None)
-    assert (version.error, version.tried, version.load_deaths) == (None, None, 0)
+    version.load_deaths[""] = 2
+    version.serves(LoadedCopy("a", 2, None))
+    assert (version.error, version.tried, version.load_deaths.total()) == (None, None, 0)
 
 
 def test_a_lost_copy_comes_back_and_what_never_served_does_not() -> None:
     version = ServedVersion(file())
-    version.serves(file(), 2, None)
+    version.serves(LoadedCopy("a", 2, None))
     version.lost()
-    assert (version.state, version.handle, version.current) == ("LOADING", 0, False)
+    assert (version.state, version.copies, version.current) == ("LOADING", {}, False)
     never = ServedVersion(file())
     never.lost()
     assert never.state == "UNAVAILABLE"
@@ -57,7 +57,7 @@ def test_the_newest_ready_version_by_number() -> None:
     model = ServedModel(folder(file("2"), file("10"), file("9")))
     assert model.newest_ready() is None
     for number in ("2", "9", "10"):
-        model.versions[number].serves(file(number), 1, None)
+        model.versions[number].serves(LoadedCopy("a", 1, None))
     newest = model.newest_ready()
     assert newest is not None and newest.file.version == "10"
     model.versions["10"].lost()
@@ -68,7 +68,7 @@ def test_the_newest_ready_version_by_number() -> None:
 def test_settled() -> None:
     model = ServedModel(folder(file("1"), file("2")))
     assert model.wanted and not model.settled
-    model.versions["1"].serves(file("1"), 1, None)
+    model.versions["1"].serves(LoadedCopy("a", 1, None))
     assert not model.settled
     model.versions["2"].failed("broken")
     assert model.settled
@@ -78,7 +78,7 @@ def test_settled() -> None:
 
 def test_a_changed_folder_brings_new_versions_and_keeps_the_old_until_they_are_let_go() -> None:
     model = ServedModel(folder(file("1")))
-    model.versions["1"].serves(file("1"), 1, None)
+    model.versions["1"].serves(LoadedCopy("a", 1, None))
     model.replace(folder(file("1", "b"), file("2")))
     assert list(model.versions) == ["1", "2"]
     assert model.versions["1"].ready and not model.versions["1"].current

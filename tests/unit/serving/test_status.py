@@ -23,11 +23,11 @@ def test_the_state_in_a_word_and_the_models(tmp_path: Path) -> None:
             pid=7, client=None, state="starting", restarts=0, deaths=deque(), next_start=None, hello=None
         )
 
-        def devices(pid: int | None) -> list[Any]:
-            asked.append(pid)
+        def devices() -> list[Any]:
+            asked.append(7)
             return []
 
-        status = Status(Settings(), bench.catalog, bench.gate, supervisor, devices, Metrics())
+        status = Status(Settings(), bench.catalog, bench.gate, {"": supervisor}, devices, Metrics())
         status.address = "http://127.0.0.1:1"
         assert status()["state"] == "starting"
         worker = asyncio.ensure_future(bench.catalog.run())

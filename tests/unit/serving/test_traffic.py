@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from appliance.model_metrics import LATENCY, ModelMeter
+from appliance.model_metrics import LATENCY, LanguageMeter, ModelMeter
 from appliance.serving.history import KEPT, History, MemoryReading, Reading
 from appliance.serving.traffic import Figures, Traffic, percentile
 
@@ -122,3 +122,21 @@ def test_history_is_bounded() -> None:
         history.take()
     found = history.columns()["at"]
     assert len(found) == 180 and found[-1] - found[0] == 179 * 5
+
+
+def test_tokens_of_language_models_have_a_rate_once_one_was_asked() -> None:
+    bench = Bench()
+    meter = bench.meters["a", "1"].language = LanguageMeter()
+    meter.began(100, 1, 0.5)
+    meter.went_on(49, 1.0)
+    bench.now += 5
+    each, all_together = bench.traffic.figures()
+    assert (each["a", "1"].tokens_in_per_s, each["a", "1"].tokens_out_per_s) == (20.0, 10.0)
+    assert all_together.tokens_in_per_s == 20.0
+    assert meter.inter_token_seconds.count == 49 and meter.inter_token_seconds.sum == pytest.approx(1.0)
+    assert meter.first_token_seconds.sum == 0.5
+    bench.traffic.mark()
+    bench.now += 5
+    bench.meters["b", "1"] = ModelMeter()
+    assert bench.traffic.mark().tokens_out_per_s == 0.0, "nothing since"
+    assert bench.traffic.figures()[0]["b", "1"].tokens_in_per_s is None, "no language model"
