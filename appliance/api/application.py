@@ -18,12 +18,19 @@ from appliance import __version__
 from appliance.api import admin_models, admin_settings, doctor, oip_meta, openapi, session, state, web
 from appliance.api.body import Body, Receive, Scope, Send, Unread
 from appliance.api.context import Context
+from appliance.api.cross_origin import allowed, send_preflight, with_headers
 from appliance.api.errors import CLOSE, Headers, body_of, headers_of, internal, send_error, send_unread
 from appliance.api.guard import Guard
 from appliance.api.hot import ShortWay
 from appliance.api.idempotency import REPLAYED
 from appliance.api.oip import Infer
+from appliance.api.openai import models as openai_models
+from appliance.api.openai.embeddings import Embeddings
+from appliance.api.openai.endpoints import OpenAI
+from appliance.api.openai.rerank import Reranking
 from appliance.api.predict import Predict
+from appliance.api.routes import hot_route
+from appliance.api.triton_generate import TritonGenerate
 from appliance.errors import (
     ApplianceError,
     Cancelled,
@@ -36,11 +43,11 @@ from appliance.errors import (
 
 log = structlog.get_logger("api")
 
+ByBody = Callable[[Scope, dict[bytes, bytes], str, Receive, Send, Headers], Awaitable[None]]
+"""An endpoint whose body names the model: scope, headers, the request's id, receive, send, headers to add."""
+
 _KEEP_OPEN = 64 * 1024  # bodies up to this size are let in and thrown away, so that the connection can go on
 _GOOD_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
-# What a page of an allowed origin may read of an answer beside the body.
-_EXPOSED = b"inference-header-content-length, retry-after, server-timing, x-device, x-queue-position, x-request-id"
 
 
 class Application(FastAPI):
@@ -60,8 +67,17 @@ class Application(FastAPI):
         self._guard = Guard(context.settings, context.keys)
         self._infer = Infer(context)
         self._predict = Predict(context)
+        self._generate = TritonGenerate(context)
+        openai = OpenAI(context)
+        self._by_body: dict[str, ByBody] = {
+            "/v1/chat/completions": openai.chat,
+            "/v1/completions": openai.completions,
+            "/v1/embeddings": Embeddings(context),
+            "/v1/rerank": Reranking(context),
+        }
         self.short = ShortWay(context, self._guard, self._infer, self._request_id)
         self.include_router(oip_meta.router(context))
+        self.include_router(openai_models.router(context))
         self.include_router(state.router(context))
         self.include_router(admin_models.router(context))
         self.include_router(admin_settings.router(context))
@@ -109,11 +125,7 @@ class Application(FastAPI):
                 return
             origin = self._guard.check(path, scope["method"], headers)
             if origin is not None:
-                extra = [
-                    (b"access-control-allow-origin", origin.encode("latin-1")),
-                    (b"access-control-expose-headers", _EXPOSED),
-                    (b"vary", b"Origin"),
-                ]
+                extra = allowed(origin)
             if await self._hot(path, scope, headers, request_id, receive, watched, extra):
                 return
             scope["state"] = {**scope.get("state", {}), "request_id": request_id}
@@ -121,10 +133,10 @@ class Application(FastAPI):
                 scope = {**scope, "method": "GET"}  # uvicorn, which has the first scope, leaves the body out
             await super().__call__(scope, receive, with_headers(watched, request_id, extra))
         except Unread as unread:
-            self._count(unread.error, path, request_id)
+            self._count(unread.error, scope, request_id)
             await send_unread(receive, send, unread.error, path, request_id, extra)
         except ApplianceError as error:
-            self._count(error, path, request_id)
+            self._count(error, scope, request_id)
             if not sent:
                 await send_error(send, error, path, request_id, extra)
         except Exception:
@@ -135,7 +147,7 @@ class Application(FastAPI):
             if sent:
                 raise
             fault = internal(request_id)
-            self._count(fault, path, request_id)
+            self._count(fault, scope, request_id)
             await send_error(send, fault, path, request_id, extra)
 
     async def _hot(
@@ -149,28 +161,28 @@ class Application(FastAPI):
         extra: Headers,
     ) -> bool:
         """Answer an inference route; False if the path is none."""
-        parts = path.split("/")
-        if path.startswith("/predict/") and len(parts) == 3:
-            model, version, task = parts[2], None, True
-        elif parts[-1] == "infer" and path.startswith("/v2/models/") and len(parts) in (5, 7):
-            if len(parts) == 7 and parts[4] != "versions":
-                return False
-            model, version, task = parts[3], parts[5] if len(parts) == 7 else None, False
-        else:
+        route = hot_route(path)
+        if route is None:
             return False
+        model, version, kind = route
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{path[:128]} takes POST, not {scope['method']}")
         if self._context.gate.draining:
             raise Paused("the appliance is shutting down", retry_after_s=5)
 
-        if self._context.rates.limits(model):
+        if kind != "body" and self._context.rates.limits(model):  # else the endpoint does it, when it knows the model
             await self._count_in(model, scope, headers)
 
         async def work(headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
-            if task:
-                await self._predict(model, scope, headers, request_id, receive, send, extra)
-            else:
+            if kind == "infer":
                 await self._infer(model, version, headers, request_id, receive, send, extra)
+            elif kind == "predict":
+                await self._predict(model, scope, headers, request_id, receive, send, extra)
+            elif kind == "body":
+                await self._by_body[path](scope, headers, request_id, receive, send, extra)
+            else:
+                stream = kind == "generate_stream"
+                await self._generate(model, version, stream, scope, headers, request_id, receive, send, extra)
 
         with self._context.drain.request():
             if b"idempotency-key" in headers:
@@ -232,10 +244,12 @@ class Application(FastAPI):
                 return text
         return self._context.new_request_id()
 
-    def _count(self, error: ApplianceError, path: str, request_id: str) -> None:
-        if not isinstance(error, Cancelled) and path.startswith(("/v2/models/", "/predict/")):
+    def _count(self, error: ApplianceError, scope: Scope, request_id: str) -> None:
+        route = None if isinstance(error, Cancelled) else hot_route(scope["path"])
+        if route is not None:
             self._context.metrics.refused.labels(error.code).inc()
-            self._context.request_log.refused(request_id, path, error)
+            model = route.model or scope.get("state", {}).get("model", "")
+            self._context.request_log.refused(request_id, model, error)
 
     async def _known(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, ApplianceError)
@@ -278,32 +292,3 @@ def _response(error: ApplianceError, request: Request) -> Response:
     headers = {k.decode(): v.decode("latin-1") for k, v in headers_of(error, request_id)}
     headers.pop("x-request-id")  # set for every answer
     return Response(body_of(error, request.url.path, request_id), error.status, headers)
-
-
-def with_headers(send: Send, request_id: str, extra: Headers) -> Send:
-    """Adds the headers that every answer has."""
-
-    async def sender(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            more = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff"), *extra]
-            message["headers"] = [*message["headers"], *more]
-        await send(message)
-
-    return sender
-
-
-async def send_preflight(send: Send, origin: str) -> None:
-    """Answer a browser's question whether a page of an allowed origin may call."""
-    headers = [
-        (b"access-control-allow-origin", origin.encode("latin-1")),
-        (b"access-control-allow-methods", b"GET, POST"),
-        (
-            b"access-control-allow-headers",
-            b"authorization, content-type, idempotency-key, x-api-key, x-priority, "
-            b"x-request-id, x-timeout-ms, inference-header-content-length",
-        ),
-        (b"access-control-max-age", b"600"),
-        (b"vary", b"Origin"),
-    ]
-    await send({"type": "http.response.start", "status": 204, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})

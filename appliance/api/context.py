@@ -22,7 +22,7 @@ from appliance.settings import Settings
 
 class Context:
     """Shared by all routes. ``status`` makes the JSON of ``/api/status``; ``offload`` is the pipelines' pool;
-    ``reload`` reads settings and keys again, and tells what came of it."""
+    ``reload`` reads settings and keys again, and tells what came of it; ``restart(reason)``: of all engines."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Context:
         self.keys = keys
         self.request_log = request_log
         self.reload: Callable[[], Awaitable[dict[str, Any]]] = _nothing
+        self.restart: Callable[[str], None] = lambda _reason: None
         self.bodies = BodyBudget(settings.max_body_total_bytes)
         keep_s = settings.idempotency_keep_ms / 1000
         self.idempotency = IdempotencyStore(settings.idempotency_bytes, keep_s, time.monotonic)

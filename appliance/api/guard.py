@@ -21,9 +21,12 @@ _READ = frozenset(
     {"/v2", "/metrics", "/docs", "/openapi.json", "/api/status", "/api/history", "/api/events", "/v1/models"}
 )
 _READ_BELOW = ("/v2/", "/docs/", "/api/requests/", "/v1/models/")
-_INFER = frozenset({"/v2/repository/index", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+_INFER = frozenset(
+    {"/v2/repository/index", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank"}
+)
 _INFER_BELOW = "/predict/"
 _MODELS_BELOW = "/v2/models/"
+_RUNS = ("/infer", "/generate", "/generate_stream")
 
 
 def needed(path: str, method: str) -> Scope | None:
@@ -33,9 +36,7 @@ def needed(path: str, method: str) -> Scope | None:
     if method in ("GET", "HEAD"):
         return "infer" if path in _READ or path.startswith(_READ_BELOW) else "admin"
     if method == "POST" and (
-        path in _INFER
-        or path.startswith(_INFER_BELOW)
-        or (path.startswith(_MODELS_BELOW) and path.endswith("/infer"))
+        path in _INFER or path.startswith(_INFER_BELOW) or (path.startswith(_MODELS_BELOW) and path.endswith(_RUNS))
     ):
         return "infer"
     return "admin"

@@ -1,5 +1,6 @@
 """The protocol's other routes: health, metadata, configuration, statistics, repository control."""
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -78,21 +79,21 @@ def _version_policy(versions: str | list[int]) -> dict[str, Any]:
     return {"all": {}} if versions == "all" else {"latest": {"num_versions": 1}}
 
 
-def model_config(spec: ModelSpec) -> dict[str, Any]:
-    """``GET …/config`` in the words of Triton's model configuration. A batch axis is left out of ``dims``."""
+def model_config(spec: ModelSpec, devices: Collection[str]) -> dict[str, Any]:
+    """``GET …/config`` in the words of Triton's model configuration. A batch axis is left out of ``dims``.
+
+    ``devices``: each has a copy."""
     skip = 1 if spec.max_batch else 0
 
     def tensor(t: TensorSpec) -> dict[str, Any]:
         kind = _TRITON_TYPES.get(t.datatype, f"TYPE_{t.datatype}")
         return {"name": t.name, "data_type": kind, "dims": list(t.shape[skip:])}
 
-    gpu = spec.device.startswith("cuda")
-    group: dict[str, Any] = {
-        "name": f"{spec.name}_0",
-        "kind": "KIND_GPU" if gpu else "KIND_CPU",
-        "count": spec.lanes,
-        "gpus": [int(spec.device.partition(":")[2] or 0)] if gpu else [],
-    }
+    groups: list[dict[str, Any]] = []
+    for at, device in enumerate(devices):
+        gpu = device.startswith("cuda")
+        group = {"name": f"{spec.name}_{at}", "kind": "KIND_GPU" if gpu else "KIND_CPU", "count": spec.lanes}
+        groups.append({**group, "gpus": [int(device.partition(":")[2] or 0)] if gpu else []})
     config: dict[str, Any] = {
         "name": spec.name,
         "platform": spec.platform,
@@ -100,7 +101,7 @@ def model_config(spec: ModelSpec) -> dict[str, Any]:
         "max_batch_size": spec.max_batch,
         "input": [tensor(t) for t in spec.inputs],
         "output": [tensor(t) for t in spec.outputs],
-        "instance_group": [group],
+        "instance_group": groups,
         "version_policy": _version_policy(spec.config.versions),
     }
     if spec.max_batch:
@@ -203,7 +204,9 @@ def router(context: Context) -> APIRouter:
     @routes.get(one + "/config", summary="Model configuration, in Triton's words")
     @routes.get(one + "/versions/{version}/config", summary="Configuration of one version")
     async def config(model: str, version: str | None = None) -> Response:
-        return json(model_config(spec_of(model, version)))
+        spec = spec_of(model, version)
+        copies = context.catalog.version(model, version).copies.values()
+        return json(model_config(spec, [c.spec.device for c in copies if c.spec] or [spec.device]))
 
     @routes.get(one + "/stats", summary="Statistics of a model")
     @routes.get(one + "/versions/{version}/stats", summary="Statistics of one version")

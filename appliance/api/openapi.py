@@ -59,6 +59,57 @@ def _parameter(name: str, where: str, text: str, kind: str = "string") -> dict[s
     return {"name": name, "in": where, "required": where == "path", "schema": {"type": kind}, "description": text}
 
 
+_CHAT_EXAMPLE = {
+    "model": "smollm2",
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "max_tokens": 32,
+    "temperature": 0,
+}
+_CHAT_ANSWER = {
+    "id": "chatcmpl-7f3a9c21-4d",
+    "object": "chat.completion",
+    "created": 1795981571,
+    "model": "smollm2",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "The capital of France is Paris.", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 37, "completion_tokens": 7, "total_tokens": 44},
+}
+_COMPLETION_ANSWER = {
+    "id": "cmpl-7f3a9c21-4e",
+    "object": "text_completion",
+    "created": 1795981571,
+    "model": "smollm2",
+    "choices": [{"text": " Paris.", "index": 0, "logprobs": None, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
+}
+_EMBEDDING_ANSWER = {
+    "object": "list",
+    "data": [{"object": "embedding", "index": 0, "embedding": [0.01402724627405405, -0.011173074133694172]}],
+    "model": "minilm",
+    "usage": {"prompt_tokens": 15, "total_tokens": 15},
+}
+_RERANK_EXAMPLE = {
+    "model": "reranker",
+    "query": "capital of France",
+    "documents": ["Paris is the capital of France.", "Berlin is large."],
+    "top_n": 1,
+    "return_documents": True,
+}
+_RERANK_ANSWER = {
+    "object": "list",
+    "model": "reranker",
+    "results": [{"index": 0, "relevance_score": 0.998112, "document": {"text": "Paris is the capital of France."}}],
+    "usage": {"prompt_tokens": 27, "total_tokens": 27},
+}
+_GENERATE_EXAMPLE = {"text_input": "The capital of France is", "parameters": {"max_tokens": 8, "temperature": 0}}
+_GENERATE_ANSWER = {"model_name": "smollm2", "model_version": "1", "text_output": " Paris."}
+
 _HEADERS = [
     _parameter("X-Request-ID", "header", "Echoed; made if absent."),
     _parameter("X-Priority", "header", "The lower number first; 100 if absent.", "integer"),
@@ -118,11 +169,45 @@ def with_hot_routes(document: dict[str, Any]) -> dict[str, Any]:
     task = _operation(tag, "A file in; labels, boxes, text or an image out", ["model"], predict_body, predict_answer)
     document["paths"] = {
         "/predict/{model}": task,
+        **_language(),
         "/v2/models/{model}/infer": one,
         "/v2/models/{model}/versions/{version}/infer": version,
         **document["paths"],
     }
     return document
+
+
+def _language() -> dict[str, Any]:
+    """The routes of language models."""
+
+    def streamed(example: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "application/json": {"schema": {"type": "object"}, "example": example},
+            "text/event-stream": {"schema": {"type": "string"}, "example": "data: {…}\n\n"},
+        }
+
+    def one(example: dict[str, Any]) -> dict[str, Any]:
+        return {"application/json": {"schema": {"type": "object"}, "example": example}}
+
+    openai, oip = "OpenAI", "Open Inference Protocol v2"
+    texts = {"model": "minilm", "input": ["How do I change my password?", "The volcano erupted."]}
+    completion = {"model": "smollm2", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
+    found = {
+        "/v1/chat/completions": _operation(
+            openai, "A conversation goes on", [], one(_CHAT_EXAMPLE), streamed(_CHAT_ANSWER)
+        ),
+        "/v1/completions": _operation(openai, "A text goes on", [], one(completion), streamed(_COMPLETION_ANSWER)),
+        "/v1/embeddings": _operation(openai, "Texts in, vectors out", [], one(texts), one(_EMBEDDING_ANSWER)),
+        "/v1/rerank": _operation(
+            openai, "The best of documents for a question", [], one(_RERANK_EXAMPLE), one(_RERANK_ANSWER)
+        ),
+    }
+    for names in (["model"], ["model", "version"]):
+        path = "/v2/models/{model}" + ("/versions/{version}" if len(names) > 1 else "")
+        body, events = one(_GENERATE_EXAMPLE), {"text/event-stream": streamed(_GENERATE_ANSWER)["text/event-stream"]}
+        found[f"{path}/generate"] = _operation(oip, "A text goes on", names, body, one(_GENERATE_ANSWER))
+        found[f"{path}/generate_stream"] = _operation(oip, "A text goes on, in events", names, body, events)
+    return found
 
 
 def docs_router() -> APIRouter:

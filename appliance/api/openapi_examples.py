@@ -40,6 +40,7 @@ _STATUS = {
     "address": "http://127.0.0.1:11711",
     "device": {"policy": "auto", "running": "cpu", "reason": None},
     "engine": {"state": "ready", "pid": 4711, "restarts": 0, "deaths": []},
+    "engines": [{"id": "auto", "state": "ready", "pid": 4711, "restarts": 0, "deaths": []}],
     "queue": {"waiting": 0, "running": 0, "paused": False},
     "models": [{"name": "segment", "ready": True, "task": "segment", "error": None}],
     "notes": [],
@@ -82,7 +83,20 @@ _DOCTOR = {
 }
 _METRICS = 'appliance_requests_total{code="ok",model="segment",version="1"} 12.0\n'
 
+_LANGUAGE_MODEL = {
+    "id": "smollm2",
+    "object": "model",
+    "created": 1795981571,
+    "owned_by": "inference-appliance",
+    "task": "generate",
+    "ready": True,
+    "context_length": 8192,
+    "can": ["guidance", "seed"],
+}
+
 EXAMPLES: dict[str, Any] = {
+    "/v1/models": {"object": "list", "data": [_LANGUAGE_MODEL]},
+    "/v1/models/{model}": _LANGUAGE_MODEL,
     "/v2": {"name": "inference-appliance", "version": "0.1.0", "extensions": ["binary_tensor_data", "statistics"]},
     "/v2/health/live": {"live": True},
     "/v2/health/ready": {"ready": True},
@@ -108,6 +122,7 @@ EXAMPLES: dict[str, Any] = {
     "/api/models/{model}/unpin": {"name": "segment", "pinned": False},
     "/api/pause": {"paused": True},
     "/api/resume": {"paused": False},
+    "/api/engine/restart": {"restarting": True},
     "/api/shutdown": {"stopping": True, "pid": 4700, "timeout_ms": 10000, "waiting": 2, "running": 1},
     "/api/session": {"key": "ia-…"},
     "/api/settings/reload": {"applied": ["queue_total"], "restart_needed": ["threads"], "faults": [], "keys": 1},

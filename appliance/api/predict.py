@@ -1,7 +1,8 @@
 """``POST /predict/{model}``: a file or JSON → the model's pipeline → labels, boxes, text or an image."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -11,14 +12,15 @@ from appliance.api import forms
 from appliance.api.body import Body, Receive, Scope, Send
 from appliance.api.context import Context
 from appliance.api.disconnect import Disconnect
+from appliance.api.generation import Run, speaker, spoken
 from appliance.api.oip import deadlines, priority, wake
 from appliance.api.oip_codec import DEFAULT_PRIORITY
 from appliance.api.respond import Headers, send_body, timing
 from appliance.errors import InvalidInput, ModelNotFound, NotAcceptable, WarmingUp
 from appliance.gate.ticket import Ticket
-from appliance.models.spec import ModelSpec
+from appliance.models.spec import GenerationOptions, ModelSpec
 from appliance.models.tensors import Array, Tensor, from_array, to_array
-from appliance.pipelines.base import Answer, Item, Pipeline
+from appliance.pipelines.base import Answer, Item, Pipeline, Told
 
 T = TypeVar("T")
 
@@ -52,6 +54,16 @@ class GateCaller:
         self.spec = self.spec or served.spec
         outputs = await queue.result(ticket)
         return {t.name: to_array(t) for t in outputs}
+
+    async def speak(self, prompt: Sequence[int], options: GenerationOptions) -> AsyncGenerator[Told, None]:
+        await wake(self._context, self._own, self._headers)
+        served, _ = speaker(self._context, self._own)
+        run = Run(self._context, served, prompt, options, self._headers, self._id)
+        self.tickets.append(run.ticket)
+        self.spec = self.spec or served.spec
+        async with aclosing(spoken(run)) as parts:
+            async for told in parts:
+                yield told
 
     async def offload(self, work: Callable[..., T], *args: Any) -> T:
         result: T = await self._context.offload(work, *args)

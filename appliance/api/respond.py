@@ -60,10 +60,14 @@ def device(spec: ModelSpec) -> bytes:
 
 def timing(tickets: list[Ticket], spec: ModelSpec | None, now: float) -> Headers:
     """``Server-Timing`` (milliseconds), ``X-Queue-Position``, ``X-Device`` of the runs behind one answer."""
-    runs_on = [(b"x-device", device(spec))] if spec is not None else []
     if not tickets:
-        return runs_on
+        return [(b"x-device", device(spec))] if spec is not None else []
     first = tickets[0]
+    ran_on = tickets[-1].device
+    runs_on = []
+    if spec is not None:  # another copy of the model may have run it
+        here = spec.device == ran_on or not ran_on
+        runs_on.append((b"x-device", device(spec) if here else ran_on.encode()))
     queued = sum(t.started - t.created for t in tickets) * 1000
     infer = sum(t.run_ns for t in tickets) / 1e6
     total = (now - first.created) * 1000

@@ -65,6 +65,12 @@ def router(context: Context) -> APIRouter:
         log.info("resumed")
         return json({"paused": False})
 
+    @routes.post("/api/engine/restart", summary="All engines end and start anew; requests wait, and none is lost")
+    async def restart() -> Response:
+        """Answers at once. What runs is run again by the next engines, once."""
+        context.restart("asked for by POST /api/engine/restart")
+        return json({"restarting": True})
+
     @routes.post("/api/shutdown", summary="New requests are refused, those that are here answered, then it ends")
     async def shutdown(
         request: Request,

@@ -4,13 +4,13 @@ A pipeline holds no state but its parameters. It never touches a device: every r
 ``Caller.infer`` (the gate), every slow piece of Python or Pillow through ``Caller.offload`` (the thread pool).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from appliance.models.spec import ModelSpec
+from appliance.models.spec import GenerationOptions, ModelSpec
 from appliance.models.tensors import Array
 
 T = TypeVar("T")
@@ -44,11 +44,24 @@ class Answer(msgspec.Struct, frozen=True):
     picture: Picture | None = None
 
 
+class Told(msgspec.Struct, frozen=True):
+    """A part of a language model's answer. ``logprobs``: one for each id, or none. ``finish``: of the last part."""
+
+    ids: list[int]
+    logprobs: list[float] = []
+    finish: Literal["stop", "length"] | None = None
+
+
 class Caller(Protocol):
     """What a pipeline may use of the rest of the appliance."""
 
     async def infer(self, inputs: Mapping[str, Array], *, model: str | None = None) -> dict[str, Array]:
         """Outputs by name. ``model`` is one of the pipeline's part models; None is its own."""
+        ...
+
+    def speak(self, prompt: Sequence[int], options: GenerationOptions) -> AsyncGenerator[Told, None]:
+        """The answer of the pipeline's own language model, in parts as they come. What is not read to its end is to
+        be closed (``aclosing``), which ends the run."""
         ...
 
     async def offload(self, work: Callable[..., T], *args: Any) -> T:

@@ -3,16 +3,16 @@
 from appliance.errors import ModelLoadError
 from appliance.pipelines.base import Pipeline, PipelineContext
 
-TASKS: tuple[str, ...] = ("classify", "detect", "ocr", "segment", "tensors")
+TASKS: tuple[str, ...] = ("classify", "detect", "embed", "generate", "ocr", "rerank", "segment", "tensors")
 """Every task that ``model.toml`` can name."""
 
 
 def build(context: PipelineContext) -> Pipeline:
-    """The pipeline of a model, ``tensors`` without a task.
+    """The pipeline of a model; without a task the one that it surely is for, else ``tensors``. May read files.
 
     Raises ModelLoadError, naming the key, for an unknown task or key, or where options and model do not fit.
     """
-    match context.options.get("task", "tensors"):
+    match context.options.get("task") or _usual_task(context):
         case "classify":
             from appliance.pipelines.classify import Classify
 
@@ -21,10 +21,22 @@ def build(context: PipelineContext) -> Pipeline:
             from appliance.pipelines.detect import Detect
 
             return Detect(context)
+        case "embed":
+            from appliance.pipelines.embed import Embed
+
+            return Embed(context)
+        case "generate":
+            from appliance.pipelines.language.generate import Generate
+
+            return Generate(context)
         case "ocr":
             from appliance.pipelines.ocr import Ocr
 
             return Ocr(context)
+        case "rerank":
+            from appliance.pipelines.rerank import Rerank
+
+            return Rerank(context)
         case "segment":
             from appliance.pipelines.segment import Segment
 
@@ -37,3 +49,15 @@ def build(context: PipelineContext) -> Pipeline:
             raise ModelLoadError(
                 f"model.toml of '{context.name}', [pipeline] task: no task {unknown!r}; known: {', '.join(TASKS)}"
             )
+
+
+def _usual_task(context: PipelineContext) -> str:
+    spec = context.spec
+    if spec is not None and spec.generation is not None:
+        return "generate"
+    if spec is not None and spec.input("input_ids") is not None:
+        from appliance.pipelines.embed import looks_like
+
+        if looks_like(context):
+            return "embed"
+    return "tensors"

@@ -80,7 +80,7 @@ def test_one_that_is_loaded_by_hand_is_checked_and_left_alone(server: Server, ne
         (b"", "empty"),
         (b"PK\x03\x04 but no zip", "the zip"),
         (zipped(model_toml=b"nonsense = 1\n", model_onnx=b"x"), "nonsense"),
-        (zipped(readme_txt=b"nothing"), "there is no .onnx file"),
+        (zipped(readme_txt=b"nothing"), "there is no model file"),
         (zipped(model_pt=b"a pickle"), "model.pt"),
     ],
 )

@@ -107,6 +107,7 @@ def test_what_the_scopes_open(start: Start) -> None:
     steps = ["/api/pause", "/api/resume", "/api/settings/reload"]
     steps += [f"/v2/repository/models/double/{what}" for what in ("unload", "load")]
     steps += [f"/api/models/double/{what}" for what in ("pin", "unpin")]
+    steps += ["/api/engine/restart"]
     for path in steps:
         answer = server.client.post(path, headers={"X-API-Key": infer_key})
         refused(answer, 403, "forbidden", "scope 'infer'", "'admin' is needed")

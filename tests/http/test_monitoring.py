@@ -22,7 +22,7 @@ import pytest
 from appliance.metrics import Metrics
 from tests.http.conftest import fake
 from tests.http.helpers import entry, infer, patiently
-from tests.support import nets
+from tests.support import nets, speech
 from tests.support.server import ROOT, Server
 
 PACK = ROOT / "assets" / "monitoring"
@@ -193,6 +193,7 @@ def watched_appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     nets.scale(server.models / "scale.onnx")
     nets.mlp(server.models / "mlp.onnx")
     fake(server, "faulty", "fail_on = 13.0\noom_on = 14.0")
+    speech.fake_model(server.models / "speaker", "hello", token_ms=1)
     with server:
         yield server
 
@@ -229,6 +230,8 @@ def work(server: Server) -> None:
     ]
     with ThreadPoolExecutor(8) as pool:
         for _ in range(10):
+            told = server.client.post("/v1/completions", json={"model": "speaker", "prompt": "x", "max_tokens": 9})
+            assert told.status_code == 200, told.text
             calls = [(pool.submit(infer, server, model, tensor), codes) for model, tensor, codes in kinds * 4]
             for call, codes in calls:
                 assert call.result().status_code in codes
@@ -260,7 +263,7 @@ def test_every_choice_of_the_dashboard_has_values(prometheus: Prometheus, watche
         found[name] = prometheus.ask(f"label/{label}/values", **{"match[]": filled(series)})
     assert found == {
         "instance": [watched_appliance.url.removeprefix("http://")],
-        "model": ["faulty", "mlp", "scale"],
+        "model": ["faulty", "mlp", "scale", "speaker"],
         "device": ["cpu"],
     }
 

@@ -267,6 +267,7 @@ def test_metrics(tensors: Server) -> None:
     def of(name: str, **labels: str) -> float:
         return samples(tensors).get((name, frozenset(labels.items())), 0.0)
 
+    engine = tensors.client.get("/api/status").json()["engines"][0]["id"]
     fixed = {"model": "fixed", "version": "1"}
     ok = of("appliance_requests_total", **fixed, code="ok")
     took = of("appliance_request_seconds_count", **fixed)
@@ -282,11 +283,12 @@ def test_metrics(tensors: Server) -> None:
     assert of("appliance_run_seconds_count", **fixed) == of("appliance_batch_rows_count", **fixed)
     assert of("appliance_requests_total", model="faulty", version="1", code="model_error") == failed + 1
     assert of("appliance_refused_total", code="invalid_input") >= wrong + 2
-    assert of("appliance_ready") == 1 and of("appliance_engine_up") == 1
-    assert of("appliance_engine_restarts_total") == 0
+    assert of("appliance_ready") == 1 and of("appliance_engine_up", engine=engine) == 1
+    assert of("appliance_engine_restarts_total", engine=engine, reason="crash") == 0
     assert of("appliance_models", state="READY") == sum(e["state"] == "READY" for e in tensors.index().values())
     assert of("appliance_queue_length") == 0 and of("appliance_body_bytes") == 0
-    assert of("appliance_host_memory_bytes") > 1 << 20 and of("appliance_engine_memory_bytes") > 1 << 20
+    assert of("appliance_host_memory_bytes") > 1 << 20
+    assert of("appliance_engine_memory_bytes", engine=engine) > 1 << 20
     assert of("appliance_device_memory_bytes", device="cpu", kind="total") > 1 << 28
 
 
@@ -317,10 +319,15 @@ def test_openapi_documents_every_route(tensors: Server) -> None:
         ("get", "/v2/models/stats"), ("post", "/v2/repository/index"),
         ("post", "/v2/repository/models/{model}/load"), ("post", "/v2/repository/models/{model}/unload"),
         ("get", "/health"), ("get", "/ready"), ("get", "/api/status"), ("get", "/api/requests/{request_id}"),
-        ("post", "/api/pause"), ("post", "/api/resume"),
+        ("post", "/api/pause"), ("post", "/api/resume"), ("post", "/api/engine/restart"),
         ("get", "/api/events"), ("get", "/metrics"),
         ("post", "/api/shutdown"), ("post", "/api/settings/reload"), ("post", "/api/session"),
         ("get", "/api/history"), ("get", "/api/doctor"),
+        ("post", "/v1/chat/completions"), ("post", "/v1/completions"), ("post", "/v1/embeddings"),
+        ("post", "/v1/rerank"), ("get", "/v1/models"), ("get", "/v1/models/{model}"),
+        ("post", "/v2/models/{model}/generate"), ("post", "/v2/models/{model}/generate_stream"),
+        ("post", "/v2/models/{model}/versions/{version}/generate"),
+        ("post", "/v2/models/{model}/versions/{version}/generate_stream"),
         ("post", "/api/models"), ("post", "/api/models/{model}/pin"), ("post", "/api/models/{model}/unpin"),
     }  # fmt: skip
     documented = {(method, path) for path, methods in document["paths"].items() for method in methods}

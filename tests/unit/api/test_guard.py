@@ -14,8 +14,11 @@ from appliance.settings import Settings
 OPEN = {"POST /api/session", "GET /health", "GET /ready", "GET /v2/health/live", "GET /v2/health/ready"}
 INFER = {
     "POST /predict/{model}",
-    "POST /v2/models/{model}/infer",
-    "POST /v2/models/{model}/versions/{version}/infer",
+    *(f"POST /v1/{what}" for what in ("chat/completions", "completions", "embeddings", "rerank")),
+    "GET /v1/models",
+    "GET /v1/models/{model}",
+    *(f"POST /v2/models/{{model}}/{what}" for what in ("infer", "generate", "generate_stream")),
+    *(f"POST /v2/models/{{model}}/versions/{{version}}/{what}" for what in ("infer", "generate", "generate_stream")),
     "POST /v2/repository/index",
     "GET /v2",
     "GET /v2/models/stats",
@@ -40,6 +43,7 @@ def test_every_route_has_the_scope_that_it_should_have() -> None:
     assert found[None] == OPEN
     assert found["infer"] == INFER
     # Everything else, whatever is added, needs `admin` until it is written here and in the guard.
+    assert "POST /api/engine/restart" in found["admin"]
     assert {"POST /api/pause", "POST /api/shutdown", "POST /api/models", "POST /api/settings/reload"} < found["admin"]
     assert {f"POST /v2/repository/models/{{model}}/{what}" for what in ("load", "unload")} < found["admin"]
 

@@ -97,10 +97,14 @@ def test_pipelines_are_imported_only_when_asked_for() -> None:
 
 
 def test_every_key_is_documented() -> None:
-    from appliance.pipelines import classify, detect, ocr, preprocess, segment
+    from appliance.pipelines import classify, detect, embed, ocr, preprocess, rerank, segment
+    from appliance.pipelines.language import generate
 
     page = (MODELS.parents[1] / "docs" / "pipelines.md").read_text("utf-8")
-    forms = (classify.Options, detect.Options, ocr.Options, ocr.Models, segment.Options, preprocess.ImageOptions)
+    forms = (
+        classify.Options, detect.Options, embed.Options, ocr.Options, ocr.Models, preprocess.ImageOptions,
+        rerank.Options, segment.Options, generate.Options, generate.Wishes,
+    )  # fmt: skip
     keys = {key for form in forms for key in form.__struct_fields__} - {"image"}
     assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
     assert [task for task in TASKS if f"`{task}`" not in page] == []

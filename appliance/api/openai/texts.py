@@ -1,0 +1,60 @@
+"""What the routes about texts (embeddings, reranking) have in common."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from appliance.api.body import Scope
+from appliance.api.context import Context
+from appliance.api.oip import wake
+from appliance.api.openai.requests import fault_of
+from appliance.api.respond import Headers
+from appliance.errors import InvalidInput, WarmingUp
+from appliance.pipelines.base import Pipeline
+from appliance.pipelines.language.tokenizer import Encoded
+
+S = TypeVar("S", bound=msgspec.Struct)
+P = TypeVar("P", bound=Pipeline)
+
+_INLINE = 64 * 1024
+
+
+async def decode(context: Context, body: bytes | bytearray, form: type[S]) -> S:
+    """The body's JSON as ``form``. InvalidInput naming the field, UnsupportedParameter for an unknown one."""
+    try:
+        if len(body) <= _INLINE:
+            return msgspec.json.decode(body, type=form)
+        found: S = await context.offload(lambda: msgspec.json.decode(body, type=form))
+        return found
+    except msgspec.ValidationError as error:
+        raise fault_of(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"the body is not valid JSON: {error}", param="body") from None
+
+
+async def pipeline_of(
+    context: Context, model: str, kind: type[P], what: str, scope: Scope, headers: dict[bytes, bytes]
+) -> P:
+    """The model's pipeline, the model awake and the request counted for rates.
+
+    Raises InvalidInput for a model of another task; RateLimited, ModelNotFound, WarmingUp, and what waking raises.
+    """
+    scope.setdefault("state", {})["model"] = model
+    if context.rates.limits(model):
+        await context.rates.take(model, scope, headers)
+    await wake(context, model, headers)
+    context.catalog.version(model)
+    pipeline = context.catalog.model(model).pipeline
+    if pipeline is None:
+        raise WarmingUp(f"model '{model}' is being loaded", retry_after_s=2)
+    if not isinstance(pipeline, kind):
+        told = f"model '{model}' does not make {what}: its task is '{pipeline.task}'"
+        raise InvalidInput(told, param="model")
+    return pipeline
+
+
+def told_truncated(texts: Sequence[Encoded]) -> Headers:
+    """``X-Truncated``: how many texts were cut; nothing where none was."""
+    cut = sum(text.whole > len(text.ids) for text in texts)
+    return [(b"x-truncated", b"%d" % cut)] if cut else []
