@@ -40,17 +40,19 @@ class Controls(Protocol):
         ...
 
     def drain(self, within_s: float) -> bool:
-        """Take nothing new, answer what is there, then end. False where that is under way already."""
+        """Take nothing new, answer what is there, then end. False where that is under way already, or not for this
+        program to do."""
         ...
 
 
 class Actions:
-    """``save`` makes a diagnostic file and gives its place, or raises OSError; ``leave`` ends the program at once."""
+    """``address``: the appliance's of now; ``save`` makes a diagnostic file and gives its place, or raises OSError;
+    ``leave`` ends the program at once."""
 
     def __init__(
         self,
         controls: Controls,
-        address: str,
+        address: Callable[[], str],
         models: Path,
         logs: Path,
         save: Callable[[], Path],
@@ -82,11 +84,11 @@ class Actions:
         controls = self._controls
         match action:
             case "open_dashboard":
-                desktop.open_url(self._address + controls.dashboard())
+                desktop.open_url(self._address() + controls.dashboard())
             case "open_docs":
-                desktop.open_url(f"{self._address}/docs")
+                desktop.open_url(f"{self._address()}/docs")
             case "copy_address":
-                desktop.copy_text(self._address)
+                desktop.copy_text(self._address())
             case "open_models":
                 desktop.open_folder(self._models)
             case "open_logs":

@@ -1,12 +1,15 @@
 """The tray icon on the screen: shows a `TrayState`, tells what was chosen, goes when asked."""
 
+import contextlib
 import importlib.util
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from appliance.system import desktop
+from appliance.system.instance import only_one
 from appliance.tray import backend, menu
 from appliance.tray.drawing import draw
 from appliance.tray.menu import Action, MenuItem
@@ -29,6 +32,18 @@ def available() -> str | None:
     if not desktop.tray_backends():
         return "this desktop needs PyGObject for a tray icon, and it is not installed"
     return None
+
+
+@contextlib.contextmanager
+def one_icon(state: Path, of: str) -> Iterator[bool]:
+    """Whether no other program of this user shows the icon of the same appliance, within the ``with``. True, too,
+    where that cannot be told. ``state``: the state folder; ``of``: what may stand in a file's name."""
+    with contextlib.ExitStack() as stack:
+        try:
+            first = stack.enter_context(only_one(state / f"tray-{of}.lock"))
+        except OSError:
+            first = True
+        yield first
 
 
 def run_tray(

@@ -1,11 +1,11 @@
 """From the state of the appliance to what the tray shows: menu, colour, glyph, tooltip. Pure."""
 
-import textwrap
 from typing import Literal
 
 import msgspec
 
-from appliance.tray.state import ModelCondition, ModelState, State, TrayState
+from appliance.tray.state import DeviceState, EngineState, ModelCondition, ModelState, State, TrayState
+from appliance.tray.words import clip, clip_units, gib, size, wrapped
 
 NAME = "Inference Appliance"
 
@@ -15,10 +15,9 @@ TOOLTIP_UNITS = 127
 NOTICE_UNITS = 255
 """Longest notification of a Windows tray icon, likewise."""
 
-_REASON_WIDTH = 64
-_REASON_LINES = 4
 _LINE_WIDTH = 80
 _MODELS = 30  # in the menu; a screen has no room for more
+_DEVICES = 8  # likewise
 _NAME_WIDTH = 40
 
 Glyph = Literal["dots", "check", "play", "bang", "cross", "bars"]
@@ -108,11 +107,14 @@ def items(state: TrayState) -> tuple[MenuItem, ...]:
         _SEPARATOR,
         _action("Open dashboard", "open_dashboard", default=True),
         _action(f"Copy API address ({state.address})", "copy_address"),
-        _action("Open models folder", "open_models"),
-        _action("Open logs", "open_logs"),
+        *([] if state.attached else _folders()),
         _SEPARATOR,
         _action("Resume", "resume") if paused else _action("Pause", "pause", enabled=not ending),
-        _action("Restart engine", "restart_engine", enabled=state.engine_running and not ending),
+        _action(
+            "Restart engines" if len(state.engines) > 1 else "Restart engine",
+            "restart_engine",
+            enabled=not ending and (state.engine_running or any(e.state == "ready" for e in state.engines)),
+        ),
         _SEPARATOR,
         *(
             [_action("Start at login", "no_start_at_login" if login else "start_at_login", checked=login)]
@@ -139,24 +141,44 @@ def glyph(state: TrayState) -> Glyph:
 
 
 def tooltip(state: TrayState) -> str:
-    """A few words on the state, at most 127 UTF-16 units."""
-    lines = [f"{NAME}: {_WORDS[state.state].lower()}", state.device]
+    """A few words on the state, at most 127 UTF-16 units. Where there are several devices, an engine that does not
+    run comes before their names."""
+    if state.away is not None:
+        return clip_units(f"{NAME}: {state.away}", TOOLTIP_UNITS)
+    away = [f"{e.id}: engine {e.state}" for e in state.engines if e.state != "ready"] if state.devices else []
+    if len(away) > 1:
+        away = [f"{len(away)} of {len(state.engines)} engines do not run"]
+    lines = [f"{NAME}: {_WORDS[state.state].lower()}", *(away or [state.device])]
     memory = _memory(state)
     lines.append(f"{memory}; {_queue(state)}" if memory else _queue(state))
-    return _clip_units("\n".join(lines), TOOLTIP_UNITS)
+    return clip_units("\n".join(lines), TOOLTIP_UNITS)
 
 
 def notice(text: str) -> str:
     """A notification that every desktop takes: at most 255 UTF-16 units."""
-    return _clip_units(text, NOTICE_UNITS)
+    return clip_units(text, NOTICE_UNITS)
+
+
+def _folders() -> list[MenuItem]:
+    """Those of this program: another one's need not be on this machine, or open to this user."""
+    return [_action("Open models folder", "open_models"), _action("Open logs", "open_logs")]
 
 
 def _status(state: TrayState) -> list[MenuItem]:
-    found = _lines(f"{_WORDS[state.state]}: {state.device}", *_wrapped(state.device_reason or state.device_choice))
+    if state.away is not None:
+        return _lines(*wrapped(state.away))
+    found = _lines(f"{_WORDS[state.state]}: {state.device}", *wrapped(state.device_reason or state.device_choice))
     memory = _memory(state)
-    if memory:
+    if state.devices:
+        found += [_device(device) for device in state.devices[:_DEVICES]]
+        more = len(state.devices) - _DEVICES
+        found += _lines(f"{more} more devices: see the dashboard") if more > 0 else []
+    elif memory:
         found.append(_open(f"Memory: {memory}", tuple(_lines(*_shares(state)))))
     found += _lines(f"Queue: {_queue(state)}")
+    if speed := state.tokens_per_s:
+        kept = f", KV cache {size(state.kv_cache)}" if state.kv_cache else ""
+        found += _lines(f"Language models: {speed:.{0 if speed >= 10 else 1}f} tokens/s{kept}")
     ready = sum(m.condition == "ready" for m in state.models)
     found.append(_open(f"Models: {ready} of {len(state.models)} ready", _models(state)))
     failed = [m.name for m in state.models if m.condition == "failed"]
@@ -164,14 +186,31 @@ def _status(state: TrayState) -> list[MenuItem]:
         found += _lines(f"Failed: {', '.join(failed)}")
     if state.engine_restarts:
         times = "once" if state.engine_restarts == 1 else f"{state.engine_restarts} times"
-        found += _lines(f"The engine was restarted {times}", *_wrapped(state.engine_last_end))
+        who = "Engines were" if len(state.engines) > 1 else "The engine was"
+        found += _lines(f"{who} restarted {times}", *wrapped(state.engine_last_end))
     if state.restart_needed:
         found += _lines(f"Changed, and counts after a restart: {', '.join(state.restart_needed)}")
     return found
 
 
-def _shares(state: TrayState) -> list[str]:
-    return [f"{_clip(name, _NAME_WIDTH)}: {_size(size)}" for name, size in state.memory_parts]
+def _device(device: DeviceState) -> MenuItem:
+    """A device, how full it is, and whether its engines run; opens who holds the memory, and the engines."""
+    parts = [memory] if (memory := _memory(device)) else []
+    parts += [f"engine {e.state}" for e in device.engines if e.state != "ready"][:1]
+    name = clip(f"{device.id} {device.name}".rstrip(), _NAME_WIDTH)
+    shares = _lines(*_shares(device))
+    engines = _lines(*(line for engine in device.engines for line in _engine(engine)))
+    between = [_SEPARATOR] if shares and engines else []
+    return _open(f"{name}: {', '.join(parts)}" if parts else name, (*shares, *between, *engines))
+
+
+def _engine(engine: EngineState) -> list[str]:
+    times = {0: "", 1: ", restarted once"}.get(engine.restarts, f", restarted {engine.restarts} times")
+    return [f"{engine.id}: engine {engine.state}{times}", *wrapped(engine.last_end)]
+
+
+def _shares(state: TrayState | DeviceState) -> list[str]:
+    return [f"{clip(name, _NAME_WIDTH)}: {size(held)}" for name, held in state.memory_parts]
 
 
 def _models(state: TrayState) -> tuple[MenuItem, ...]:
@@ -186,10 +225,10 @@ def _model_line(model: ModelState) -> str:
     """The name, and how it is."""
     parts = [_CONDITIONS[model.condition].partition(",")[0]]
     if model.memory:
-        parts.append(_size(model.memory))
+        parts.append(size(model.memory))
     if model.pinned:
         parts.append("pinned")
-    return f"{_clip(model.name, _NAME_WIDTH)}: {', '.join(parts)}"
+    return f"{clip(model.name, _NAME_WIDTH)}: {', '.join(parts)}"
 
 
 def _model(model: ModelState, may_act: bool) -> tuple[MenuItem, ...]:
@@ -197,7 +236,7 @@ def _model(model: ModelState, may_act: bool) -> tuple[MenuItem, ...]:
     ready, name = model.condition == "ready", model.name
     device = f", on {model.device}" if model.device else ""
     return (
-        *_lines(f"{_CONDITIONS[model.condition].capitalize()}{device}", *_wrapped(model.error)),
+        *_lines(f"{_CONDITIONS[model.condition].capitalize()}{device}", *wrapped(model.error)),
         *_lines(f"{model.running} running, {model.waiting} waiting"),
         _SEPARATOR,
         _action(
@@ -218,7 +257,9 @@ def _model(model: ModelState, may_act: bool) -> tuple[MenuItem, ...]:
 
 
 def _quit(state: TrayState) -> str:
-    """Quit answers what is there first; chosen again, it does not."""
+    """Quit answers what is there first; chosen again, it does not. An icon of its own goes alone."""
+    if state.attached:
+        return "Quit this icon"
     count = state.running + state.queued
     requests = "1 request" if count == 1 else f"{count} requests"
     if state.state == "stopped":
@@ -230,37 +271,25 @@ def _queue(state: TrayState) -> str:
     return f"{state.running} running, {state.queued} waiting"
 
 
-def _memory(state: TrayState) -> str:
+def _memory(state: TrayState | DeviceState) -> str:
     """Used of total in GiB, or what of it is known."""
     used, total = state.memory_used, state.memory_total
     if used is None and total is None:
         return ""
     if total is None:
-        return f"{_gib(used)} GiB used"
+        return f"{gib(used)} GiB used"
     if used is None:
-        return f"{_gib(total)} GiB in all"
-    return f"{_gib(used)} of {_gib(total)} GiB"
-
-
-def _gib(count: int | None) -> str:
-    return f"{(count or 0) / (1 << 30):.1f}"
-
-
-def _size(count: int) -> str:
-    return f"{_gib(count)} GiB" if count >= 1 << 30 else f"{max(1, round(count / (1 << 20)))} MiB"
+        return f"{gib(total)} GiB in all"
+    return f"{gib(used)} of {gib(total)} GiB"
 
 
 def _lines(*texts: str) -> list[MenuItem]:
-    return [MenuItem(text=_clip(text, _LINE_WIDTH)) for text in texts]
-
-
-def _wrapped(text: str | None) -> list[str]:
-    return textwrap.wrap(text or "", _REASON_WIDTH, max_lines=_REASON_LINES, placeholder=" …", break_long_words=True)
+    return [MenuItem(text=clip(text, _LINE_WIDTH)) for text in texts]
 
 
 def _open(text: str, inside: tuple[MenuItem, ...]) -> MenuItem:
     """A line that opens others, if there are any."""
-    return MenuItem(text=_clip(text, _LINE_WIDTH), items=inside, enabled=bool(inside))
+    return MenuItem(text=clip(text, _LINE_WIDTH), items=inside, enabled=bool(inside))
 
 
 def _action(
@@ -273,21 +302,3 @@ def _action(
     checked: bool | None = None,
 ) -> MenuItem:
     return MenuItem(text=text, action=action, model=model, enabled=enabled, default=default, checked=checked)
-
-
-def _clip(text: str, limit: int) -> str:
-    """One line of at most `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def _clip_units(text: str, limit: int) -> str:
-    if _units(text) <= limit:
-        return text
-    while _units(text) > limit - 1:
-        text = text[:-1]
-    return text + "…"
-
-
-def _units(text: str) -> int:
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2

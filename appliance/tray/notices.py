@@ -51,7 +51,8 @@ def _words(cause: Cause, fresh: list[str], state: TrayState) -> str:
             return f"Running on {state.device}: {state.device_reason}"
         case "engine":
             why = f": {state.engine_last_end}" if state.engine_last_end else ""
-            return f"The engine {'was' if state.engine_running else 'is being'} restarted{why}"
+            which = "An engine" if len(state.engines) > 1 else "The engine"
+            return f"{which} {'was' if state.engine_running else 'is being'} restarted{why}"
         case "models" if len(fresh) == 1:
             error = next((m.error for m in state.models if m.name == fresh[0]), None)
             return f"Model {fresh[0]} failed: {error}"

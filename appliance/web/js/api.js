@@ -71,6 +71,7 @@ const named = (model) => encodeURIComponent(model);
 
 export const history = (since) => json(`/api/history?since=${since}`);
 export const metadata = (model) => json(`/v2/models/${named(model)}`);
+export const spoken = (model) => json(`/v1/models/${named(model)}`);
 
 /** What needs the key's scope `admin`, where keys have scopes. */
 export const admin = {

@@ -3,9 +3,10 @@
 import { history } from "./api.js";
 import { h } from "./dom.js";
 import { bytes, ms, number, rate } from "./format.js";
-import { language, t } from "./i18n.js";
+import { language, maybe, t } from "./i18n.js";
 
 const SPAN_S = 900;
+const COLOURS = 8;
 const LEAST_SPAN_S = 120;
 const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 const height = () => Math.round(rem() * 11.3);
@@ -25,9 +26,11 @@ const CHARTS = [
   { title: "requests", unit: rate, lines: () => [["rate", data.requests_per_s, "--c1"], ["errors", data.errors, "--c3"]] },
 ];
 
-/** Of the device that models run on: a GPU where there is one. */
+/** Of the device that models run on: a GPU where there is one. Of several GPUs what is used of each. */
 function memoryLines() {
   const ids = Object.keys(data.memory);
+  const cards = ids.filter((id) => id !== "cpu").slice(0, COLOURS);
+  if (cards.length > 1) return cards.map((id, i) => [id, data.memory[id].ours.map((ours, at) => (ours === null ? null : ours + data.memory[id].others[at])), `--m${i}`]);
   const device = data.memory[ids.find((id) => id !== "cpu") ?? ids[0]];
   const none = data.at.map(() => null);
   return [["mem_ours", device?.ours ?? none, "--c1"], ["mem_others", device?.others ?? none, "--c2"], ["mem_total", device?.total ?? none, "--edge"]];
@@ -85,7 +88,8 @@ function append(fresh) {
     );
   const columns = Object.keys(EMPTY).filter((name) => name !== "memory");
   data = { ...Object.fromEntries(columns.map((name) => [name, join(data[name], fresh[name])])), memory };
-  if (drawn.length) CHARTS.forEach((chart, i) => update(drawn[i], chart));
+  if (drawn.some((plot, i) => plot.series.length !== CHARTS[i].lines().length + 1)) build(); // another GPU
+  else if (drawn.length) CHARTS.forEach((chart, i) => update(drawn[i], chart));
 }
 
 function update(plot, chart) {
@@ -96,7 +100,7 @@ function update(plot, chart) {
     plot.setScale("x", { min: end - Math.min(SPAN_S, Math.max(LEAST_SPAN_S, end - (data.at[0] ?? end))), max: end });
   });
   if (!(plot.cursor.left >= 0)) plot.setLegend({ idx: data.at.length - 1 });
-  const words = lines.map(([name, values]) => `${t(name)} ${told(chart, values.at(-1))}`).join(", ");
+  const words = lines.map(([name, values]) => `${maybe(name, name)} ${told(chart, values.at(-1))}`).join(", ");
   plot.root.parentElement.setAttribute("aria-label", `${t(`chart_${chart.title}`)}: ${words}`);
 }
 
@@ -146,7 +150,7 @@ function options(chart, width) {
     series: [
       { label: t("time"), value: (plot, at) => (at === null || at === undefined ? "–" : exact.format(at * 1000)) },
       ...chart.lines().map(([name, , line], i) => ({
-        label: t(name),
+        label: maybe(name, name),
         stroke: colour(line),
         width: line === "--edge" ? 1.5 : 2,
         dash: line === "--edge" ? [4, 4] : undefined,

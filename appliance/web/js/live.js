@@ -1,7 +1,8 @@
-// The numbers of now: tiles, queues, errors, the engine.
+// The numbers of now: tiles, queues, errors, the engines.
 
 import { $, h, keyed, say } from "./dom.js";
-import { bytes, ms, number, rate, when } from "./format.js";
+import * as engines from "./engines.js";
+import { ms, number, rate } from "./format.js";
 import { maybe, t } from "./i18n.js";
 
 const TILES = [
@@ -22,11 +23,12 @@ export function show(status) {
   tiles(status);
   queues(status);
   errors(status);
-  engine(status);
+  engines.show(status);
 }
 
 export function translated() {
-  for (const id of ["tiles", "queues", "errors", "engine"]) $(id).replaceChildren();
+  for (const id of ["tiles", "queues", "errors"]) $(id).replaceChildren();
+  engines.translated();
 }
 
 function tiles(status) {
@@ -100,33 +102,5 @@ function errors(status) {
     ([, count]) => `${count}`,
     ([code, count]) =>
       h("li", {}, h("span", {}, h("code", { text: code }), h("span", { class: "muted small", text: maybe(`code_${code}`, "") })), h("b", { text: number(count) })),
-  );
-}
-
-function engine(status) {
-  const { engine } = status;
-  const runtimes = Object.entries(engine.runtimes).map(([name, version]) => `${name} ${version}`);
-  const rows = [
-    ["state_word", maybe(`engine_${engine.state}`, engine.state)],
-    ["process", engine.pid ?? "–"],
-    ["memory", bytes(engine.memory_bytes)],
-    ["runtime", runtimes.join(", ") || "–"],
-    ["restarts", number(engine.restarts)],
-  ];
-  const sign = JSON.stringify([rows, engine.deaths]);
-  const box = $("engine");
-  if (box.dataset.sign === sign && box.firstChild) return;
-  box.dataset.sign = sign;
-  const deaths = [...engine.deaths].reverse().map((death) =>
-    h(
-      "li",
-      {},
-      h("time", { datetime: new Date(death.at * 1000).toISOString(), text: when(death.at) }),
-      h("span", { text: death.reason }),
-    ),
-  );
-  box.replaceChildren(
-    h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", { text: t(name) }), h("dd", { text: String(value) })])),
-    deaths.length ? h("ol", { class: "deaths", "aria-label": t("restarts") }, deaths) : h("p", { class: "muted", text: t("no_restarts") }),
   );
 }

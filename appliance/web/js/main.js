@@ -2,9 +2,11 @@
 
 import { admin, enterByCode, hasKey, onKeyNeeded } from "./api.js";
 import * as charts from "./charts.js";
+import * as chat from "./chat.js";
 import { $, h, say } from "./dom.js";
 import { choose, language, maybe, onLanguage, t, translate } from "./i18n.js";
 import * as doctor from "./doctor.js";
+import { restarted } from "./engines.js";
 import * as live from "./live.js";
 import * as memory from "./memory.js";
 import * as models from "./models.js";
@@ -15,11 +17,11 @@ import * as tryit from "./tryit.js";
 import * as upload from "./upload.js";
 
 const KINDS = { ready: "good", busy: "good", starting: "info", degraded: "warn", paused: "warn", stopped: "bad" };
-const parts = [live, memory, models, tryit];
+const parts = [live, memory, models, chat, tryit];
 
 let status = null;
 let link = "down";
-let restarts = null;
+let restarts = new Map();
 
 function show() {
   const state = link === "up" && status ? status.state : link === "locked" ? "locked" : "unreachable";
@@ -36,27 +38,32 @@ function show() {
   document.title = `${t(`state_${state}`)} · Inference Appliance`;
   remarks(status, link);
   for (const part of parts) part.show(status);
+  const tab = document.querySelector("nav [data-view=chat]");
+  if (tab.hidden === chat.possible(status)) {
+    tab.hidden = !tab.hidden;
+    view();
+  }
 }
 
 function seen(fresh) {
-  if (restarts !== null && fresh.engine.restarts > restarts) {
-    const death = fresh.engine.deaths.at(-1);
-    notice("warn", t("engine_restarted", { reason: death?.reason ?? "" }));
-  }
-  restarts = fresh.engine.restarts;
+  for (const [name, reason] of restarted(restarts, fresh.engines))
+    notice("warn", t(fresh.engines.length > 1 ? "one_restarted" : "engine_restarted", { name, reason }));
+  restarts = new Map(fresh.engines.map((engine) => [engine.id, engine.restarts]));
   status = fresh;
   show();
 }
 
 function view() {
   const wanted = location.hash.replace("#/", "");
-  const name = ["live", "models", "try"].includes(wanted) ? wanted : "live";
+  const links = [...document.querySelectorAll("nav a:not([hidden])")];
+  const name = links.some((entry) => entry.dataset.view === wanted) ? wanted : "live";
   for (const section of document.querySelectorAll(".view")) section.hidden = section.id !== name;
   for (const entry of document.querySelectorAll("nav a")) {
     if (entry.dataset.view === name) entry.setAttribute("aria-current", "page");
     else entry.removeAttribute("aria-current");
   }
   if (name === "live") charts.visible();
+  chat.opened(name === "chat");
   tryit.opened(name === "try");
 }
 
@@ -104,6 +111,7 @@ themeButton();
 charts.start($("charts"));
 doctor.start();
 upload.start($("add"));
+chat.start($("chat-form"));
 tryit.start($("ask"));
 view();
 show();

@@ -15,12 +15,13 @@ export function show(status) {
   }
   if (box.firstChild?.tagName === "P") box.replaceChildren();
   const known = new Map(status.devices.map((device) => [device.id, device]));
+  const sharing = status.devices.filter((device) => device.kind === "unified"); // a GPU in the system's memory
   keyed(
     box,
     devices,
     ([id]) => id,
     ([, ledger]) => JSON.stringify(pieces(ledger)),
-    ([id, ledger]) => drawn(id, known.get(id), ledger),
+    ([id, ledger]) => (id === "cpu" && sharing.length ? drawn(`${sharing.map((device) => device.id).join(", ")}, cpu`, sharing[0], ledger) : drawn(id, known.get(id), ledger)),
   );
 }
 

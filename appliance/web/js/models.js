@@ -49,7 +49,7 @@ function card(model) {
     ),
     h("p", { class: "chips" }, chips(model).map((text) => h("span", { class: "chip", text }))),
     fault(model, version),
-    h("dl", { class: "facts" }, facts(model, version).map(([name, value]) => [h("dt", { text: t(name) }), h("dd", { text: value })])),
+    h("dl", { class: "facts" }, facts(model, version).map(([name, value]) => [h("dt", { text: t(name) }), h("dd", {}, value)])),
     [...model.notes, ...(version?.notes ?? [])].map((note) => h("p", { class: "note small", text: note })),
     h("footer", {}, buttons(model)),
   );
@@ -76,8 +76,29 @@ function chips(model) {
 }
 
 function fault(model, version) {
-  const reason = model.error ?? version?.device_reason;
+  const reason = model.error ?? elsewhere(version);
   return reason ? h("p", { class: model.error ? "fault bad" : "fault warn", text: reason }) : null;
+}
+
+/** Why a copy is not on the device asked for. */
+function elsewhere(version) {
+  const found = version?.copies.filter((copy) => copy.reason) ?? [];
+  if (!found.length) return version?.device_reason;
+  return version.copies.length > 1 ? `${found.map((copy) => copy.device).join(", ")}: ${found[0].reason}` : found[0].reason;
+}
+
+/** Each copy: its device, its engine where that is not the device's only one, and what it takes. */
+function copies(version) {
+  return h(
+    "ul",
+    {},
+    version.copies.map((copy) => h("li", { text: [place(copy), bytes(copy.memory_bytes || null), copy.reason].filter(Boolean).join(" · ") })),
+  );
+}
+
+function place(copy) {
+  const engines = last.engines.map((engine) => engine.id);
+  return engines.length < 2 || copy.engine === copy.device ? copy.device : `${copy.device} (${t("in_engine", { name: copy.engine })})`;
 }
 
 function facts(model, version) {
@@ -85,7 +106,8 @@ function facts(model, version) {
   const many = model.versions.length > 1 ? ` (${t("all")}: ${model.versions.map((one) => one.version).join(", ")})` : "";
   const rows = [["version", version.version + many]];
   if (model.parts.length) rows.push(["made_of", model.parts.join(", ")]);
-  else rows.push(["backend", version.backend ?? "–"], ["device", version.device ?? "–"], ["batch", batch(version)], ["cost", cost(version)], ["memory", bytes(version.memory_bytes || null)]);
+  else rows.push(["backend", version.backend ?? "–"], ["device", version.copies.length === 1 ? place(version.copies[0]) : version.device ?? "–"], ["batch", batch(version)], ["cost", cost(version)], ["memory", bytes(version.memory_bytes || null)]);
+  if (version.copies.length > 1) rows.push(["copies", copies(version)]);
   if (!model.parts.length) rows.push(["requests", requests(version)]);
   if (version.p50_ms !== null) rows.push(["latency", `${ms(version.p50_ms)} · ${ms(version.p99_ms)}`]);
   if (version.load_ms) rows.push(["load_time", ms(version.load_ms + version.warmup_ms)]);

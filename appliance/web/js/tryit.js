@@ -98,6 +98,7 @@ export function pick(name) {
 
 const task = () => about?.parameters.task ?? null;
 const usesPicture = () => PICTURES.includes(task());
+const usesText = () => ["embed", "generate", "rerank"].includes(task());
 
 async function changed() {
   const name = parts.model.value;
@@ -130,7 +131,7 @@ function fields() {
     Object.assign(parts.wish, { name, min, max, step, placeholder: t("default") });
   }
   const takes = about.inputs.map((one) => `${one.name} ${one.datatype}[${one.shape.join(", ")}]`).join(" · ");
-  parts.takes.textContent = usesPicture() || !takes ? "" : t("takes", { takes });
+  parts.takes.textContent = usesPicture() || usesText() || !takes ? "" : t("takes", { takes });
   if (!usesPicture() && about.name !== parts.text.dataset.model) {
     parts.text.dataset.model = about.name;
     parts.text.value = example(about.inputs);
@@ -143,7 +144,9 @@ function fields() {
 /** What could be sent: zeros of the least shape, or words for a model that takes one text. */
 function example(inputs) {
   const isText = inputs.length === 1 && inputs[0].datatype === "BYTES" && inputs[0].shape.every((size) => size < 2);
-  if (isText) return JSON.stringify({ text: t("example_text") }, null, 2);
+  const text = { text: t("example_text") };
+  if (task() === "rerank") return JSON.stringify({ ...text, parameters: { query: t("example_text") } }, null, 2);
+  if (isText || usesText()) return JSON.stringify(text, null, 2);
   const nested = (shape, leaf) => (shape.length ? Array.from({ length: Math.max(1, shape[0]) }, () => nested(shape.slice(1), leaf)) : leaf);
   const size = (shape) => shape.reduce((all, one) => all * Math.max(1, one), 1);
   const leaf = { BYTES: "", BOOL: false };

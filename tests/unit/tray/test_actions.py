@@ -53,7 +53,7 @@ class Desk:
         monkeypatch.setattr(autostart, "place", lambda: self.place)
         self.controls = Controls()
         self.act = Actions(
-            self.controls, URL, folder / "models", folder / "logs", self.save, lambda: self.left.append(1)
+            self.controls, lambda: URL, folder / "models", folder / "logs", self.save, lambda: self.left.append(1)
         )
 
     def open(self, name: str, what: Any) -> None:

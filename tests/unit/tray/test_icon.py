@@ -17,7 +17,7 @@ import pytest
 from appliance.system import desktop
 from appliance.system.desktop import DesktopError
 from appliance.tray import backend
-from appliance.tray.icon import available, run_tray
+from appliance.tray.icon import available, one_icon, run_tray
 from appliance.tray.state import ModelState, TrayState
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -341,3 +341,17 @@ def test_at_log_off_nobody_waits_for_the_loop(shown: type[Icon], monkeypatch: py
     assert show.result == [None]
     assert time.monotonic() - started < 1
     shown.made[0].over.set()
+
+
+def test_one_appliance_has_one_icon_of_a_user(tmp_path: Path) -> None:
+    with (
+        one_icon(tmp_path, "11711") as first,
+        one_icon(tmp_path, "11711") as second,
+        one_icon(tmp_path, "80") as other,
+    ):
+        assert (first, second, other) == (True, False, True)
+    with one_icon(tmp_path, "11711") as again:
+        assert again
+    (tmp_path / "file").write_text("")
+    with one_icon(tmp_path / "file" / "state", "11711") as untold:
+        assert untold

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from appliance.tray.menu import NOTICE_UNITS, TOOLTIP_UNITS, MenuItem, colour, glyph, items, notice, tooltip
-from appliance.tray.state import ModelState, State, TrayState
+from appliance.tray.state import DeviceState, EngineState, ModelState, State, TrayState
 
 STATES = get_args(State)
 
@@ -79,6 +79,13 @@ def test_it_tells_device_memory_and_queue() -> None:
     assert menu[0] == "Ready: cuda:0 NVIDIA RTX 4060"
     assert "Memory: 3.0 of 8.0 GiB" in menu
     assert "Queue: 2 running, 5 waiting" in menu
+
+
+def test_it_tells_how_fast_language_models_answer() -> None:
+    assert "Language models: 42 tokens/s" in texts(make(tokens_per_s=41.7))
+    assert "Language models: 3.2 tokens/s" in texts(make(tokens_per_s=3.21))
+    for quiet in (None, 0.0):
+        assert not any("tokens" in text for text in texts(make(tokens_per_s=quiet)))
 
 
 def test_memory_opens_who_holds_it() -> None:
@@ -215,3 +222,72 @@ def test_the_state_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         make().running = 3  # type: ignore[misc]
     assert msgspec.structs.replace(make(), running=3).running == 3
+
+
+def cores(number: int, state: str = "ready", **more: object) -> DeviceState:
+    """A share of the cores and its engine."""
+    parts = (("a", 1 << 30), ("free", 11 << 30))
+    engines = (EngineState(id=f"cpu:{number}", state=state, **more),)  # type: ignore[arg-type]
+    name = f"cpu:{number}"
+    return DeviceState(
+        id=name,
+        name="EPYC",
+        pool="cpu",
+        memory_used=5 << 30,
+        memory_total=16 << 30,
+        memory_parts=parts,
+        engines=engines,
+    )
+
+
+def several(*devices: DeviceState, **more: object) -> TrayState:
+    engines = tuple(engine for device in devices for engine in device.engines)
+    ready = all(engine.state == "ready" for engine in engines)
+    base = {"device": "cpu:0, cpu:1", "engine_running": ready, "memory_used": 5 << 30, "memory_total": 16 << 30}
+    return make(devices=devices, engines=engines, **(base | more))
+
+
+def test_a_line_for_each_device_which_opens_its_memory_and_its_engines() -> None:
+    state = several(cores(0), cores(1, "restarting", restarts=2, last_end="it was killed"), engine_restarts=2)
+    menu = texts(state)
+    assert menu[0] == "Ready: cpu:0, cpu:1"
+    assert "cpu:0 EPYC: 5.0 of 16.0 GiB" in menu
+    assert not [text for text in menu if text.startswith("Memory")]
+    second = line(state, "cpu:1 EPYC")
+    assert second.text == "cpu:1 EPYC: 5.0 of 16.0 GiB, engine restarting"
+    assert [one.text for one in second.items] == [
+        "a: 1.0 GiB",
+        "free: 11.0 GiB",
+        "",
+        "cpu:1: engine restarting, restarted 2 times",
+        "it was killed",
+    ]
+    assert "Engines were restarted 2 times" in menu
+    assert line(state, "Restart engines").enabled, "one of them runs"
+    assert not line(several(cores(0, "starting"), cores(1, "starting")), "Restart engines").enabled
+
+
+def test_a_device_that_tells_nothing_has_its_name_alone() -> None:
+    state = several(DeviceState(id="cuda:0"), DeviceState(id="cuda:1", name="x" * 99, memory_used=1 << 30))
+    assert line(state, "cuda:0") == MenuItem(text="cuda:0")
+    assert line(state, "cuda:1").text == f"cuda:1 {'x' * 32}…: 1.0 GiB used"
+
+
+def test_many_devices_are_counted_in_the_menu() -> None:
+    state = several(*(cores(number) for number in range(11)))
+    assert len([text for text in texts(state) if text.startswith("cpu:")]) == 8
+    assert "3 more devices: see the dashboard" in texts(state)
+
+
+def test_the_tooltip_of_several_devices_says_what_matters_first() -> None:
+    assert tooltip(several(cores(0), cores(1), queued=3)).splitlines() == [
+        "Inference Appliance: ready",
+        "cpu:0, cpu:1",
+        "5.0 of 16.0 GiB; 0 running, 3 waiting",
+    ]
+    assert tooltip(several(cores(0), cores(1, "restarting"))).splitlines()[1] == "cpu:1: engine restarting"
+    every = several(*(cores(number, "restarting") for number in range(9)), running=1000, queued=1000)
+    text = tooltip(every)
+    assert text.splitlines()[1] == "9 of 9 engines do not run"
+    assert text.endswith("1000 running, 1000 waiting")
+    assert len(text.encode("utf-16-le")) // 2 <= TOOLTIP_UNITS

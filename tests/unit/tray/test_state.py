@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from appliance.tray.state import ModelState, from_status
+from appliance.tray.state import EngineState, ModelState, from_status
 
 URL = "http://127.0.0.1:11711"
 
@@ -42,6 +42,12 @@ def test_device_memory_queue_and_versions() -> None:
     assert (found.running, found.queued) == (2, 7)
     assert (found.starts_at_login, found.saving, found.engine_running) == (True, True, True)
     assert found.about == ("Version 1.2", "ONNX Runtime 1.32.0", "Apache License 2.0")
+
+
+def test_the_speed_of_language_models() -> None:
+    assert from_status(status(traffic={"tokens_out_per_s": 12.5}), URL).tokens_per_s == 12.5
+    assert from_status(status(traffic={"tokens_out_per_s": None}), URL).tokens_per_s is None
+    assert from_status(status(), URL).tokens_per_s is None
 
 
 def test_a_status_of_one_word_is_enough() -> None:
@@ -93,7 +99,110 @@ def test_every_condition_of_a_model() -> None:
 
 
 def test_the_engines_last_end() -> None:
-    engine = {"state": "restarting", "restarts": 2, "deaths": [{"reason": "old"}, {"reason": "killed"}]}
+    engine = {
+        "state": "restarting",
+        "restarts": 2,
+        "deaths": [{"at": 1, "reason": "old"}, {"at": 2, "reason": "killed"}],
+    }
     found = from_status(status(engine=engine, restart_needed=["port"]), URL)
     assert (found.engine_restarts, found.engine_last_end, found.engine_running) == (2, "killed", False)
     assert found.restart_needed == ("port",)
+
+
+def engine(name: str, state: str = "ready", *ends: tuple[float, str]) -> dict[str, Any]:
+    deaths = [{"at": at, "reason": reason} for at, reason in ends]
+    return {"id": name, "state": state, "restarts": len(ends), "deaths": deaths}
+
+
+def two_cards(**more: Any) -> dict[str, Any]:
+    readings = [
+        reading("cuda:0", "RTX 4060", 3, 8),
+        reading("cuda:1", "RTX 4090", 4, 24),
+        reading("cpu", "EPYC", 5, 16),
+    ]
+    base = {
+        "device": {"policy": "auto", "running": "cuda:1, cuda:0", "reason": None},
+        "devices": readings,
+        "engines": [engine("cuda:0"), engine("cuda:1")],
+    }
+    return status(**(base | more))
+
+
+def test_each_device_with_its_memory_and_its_engines() -> None:
+    ledger = {"known": True, "ours": 6, "others": 0, "free": 2, "models": {"a": 5}}
+    ends = ((5.0, "old"), (9.0, "killed"))
+    found = from_status(
+        two_cards(
+            engines=[
+                engine("cuda:0"),
+                engine("cuda:1", "restarting", *ends),
+                engine("cuda:0/torch", "ready", (7.0, "x")),
+            ],
+            engine={"state": "restarting", "restarts": 3, "deaths": []},
+            memory={"cuda:0": ledger},
+        ),
+        URL,
+    )
+    first, second = found.devices
+    assert (first.id, first.name, first.memory_used, first.memory_total) == ("cuda:0", "RTX 4060", 3, 8)
+    assert first.memory_parts == (("a", 5), ("runs and runtime", 1), ("free", 2))
+    assert [one.id for one in first.engines] == ["cuda:0", "cuda:0/torch"]
+    assert second.engines == (EngineState(id="cuda:1", state="restarting", restarts=2, last_end="killed"),)
+    assert (found.device, found.memory_used, found.memory_total) == ("cuda:0, cuda:1", 7, 32)
+    assert found.memory_parts == ()
+    assert (found.engine_running, found.engine_restarts, found.engine_last_end) == (False, 3, "cuda:1: killed")
+    assert found.device_choice == "Found by itself (device = auto)"
+
+
+def test_shares_of_the_cores_have_one_memory() -> None:
+    ledger = {"known": True, "ours": 4, "others": 1, "free": 11, "models": {"a": 4}}
+    found = from_status(
+        two_cards(
+            device={"policy": "cpu:0,cpu:1", "running": "cpu:1, cpu:0", "reason": None},
+            engines=[engine("cpu:0"), engine("cpu:1")],
+            memory={"cpu": ledger},
+        ),
+        URL,
+    )
+    assert [(d.id, d.name, d.memory_used, d.memory_total) for d in found.devices] == [
+        ("cpu:0", "EPYC", 5, 16),
+        ("cpu:1", "EPYC", 5, 16),
+    ]
+    assert {d.memory_parts for d in found.devices} == {(("a", 4), ("other programs", 1), ("free", 11))}
+    assert (found.memory_used, found.memory_total) == (5, 16), "counted once"
+    assert found.device_choice == "Asked for by the setting device = cpu:0,cpu:1"
+
+
+def test_unified_memory_is_the_systems() -> None:
+    ledger = {"known": True, "ours": 4, "others": 1, "free": 11, "models": {}}
+    orin = reading("cuda:0", "Orin", 5, 16) | {"kind": "unified"}
+    found = from_status(status(devices=[orin, reading("cpu", "Orin", 5, 16)], memory={"cpu": ledger}), URL)
+    assert (found.device, found.memory_used, found.devices) == ("cuda:0 Orin", 5, ())
+    assert found.memory_parts == (("runs and runtime", 4), ("other programs", 1), ("free", 11))
+
+
+def test_an_engine_that_finds_its_device_by_itself_works_where_its_copies_are() -> None:
+    copies = [{"engine": "auto", "device": "cpu"}, {"engine": "auto", "device": "cuda:0"}]
+    models = [model("m", version(copies=copies[:1], device="cpu")), model("n", version(copies=copies[1:]))]
+    told = status(
+        engines=[engine("auto")], models=models, device={"policy": "auto", "running": "cuda:0, cpu", "reason": None}
+    )
+    found = from_status(told, URL)
+    assert [(d.id, [e.id for e in d.engines]) for d in found.devices] == [("cuda:0", ["auto"]), ("cpu", ["auto"])]
+    alone = from_status(status(engines=[engine("auto")], models=models[1:]), URL)
+    assert (alone.devices, alone.device, alone.engine_last_end) == ((), "cuda:0 RTX 4060", None)
+
+
+def test_many_devices_are_counted_and_unknown_memory_is_not_added_up() -> None:
+    ids = [f"cuda:{n}" for n in range(8)]
+    readings = [reading(name, "H200", 1, 2) for name in ids]
+    told = two_cards(engines=[engine(name) for name in ids], devices=readings)
+    found = from_status(told, URL)
+    assert (found.device, found.memory_used, found.memory_total) == ("8 devices", 8, 16)
+    readings[3]["memory_used"] = None
+    assert from_status(told, URL).memory_used is None
+
+
+def test_a_model_tells_all_its_devices() -> None:
+    versions = (version(device="cuda:0, cuda:1"), version(device="cuda:1"), version(device=None))
+    assert from_status(status(models=[model("a", *versions)]), URL).models[0].device == "cuda:0, cuda:1"
