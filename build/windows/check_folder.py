@@ -57,6 +57,8 @@ WINDOWS_10 = frozenset(
         "user32",
         "userenv",
         "version",
+        "windowscodecs",
+        "winhttp",
         "winmm",
         "winspool.drv",
         "ws2_32",
@@ -154,9 +156,9 @@ def check(folder: Path, forbidden: list[str]) -> list[str]:
         if (text := holds(file.read_bytes(), forbidden)) is not None:
             faults.append(f"{name} holds {text}")
         if file.suffix == ".zip":
-            faults += _zip_faults(file)
+            faults += zip_faults(file)
         if file.suffix == ".exe":
-            faults += _archive_faults(file, forbidden)
+            faults += archive_faults(file, forbidden)
     return faults
 
 
@@ -176,14 +178,14 @@ def _pe_faults(file: Path, shipped: frozenset[str]) -> Iterator[str]:
                 yield f"imports {wanted}, which is neither shipped nor part of Windows 10"
 
 
-def _zip_faults(file: Path) -> Iterator[str]:
+def zip_faults(file: Path) -> Iterator[str]:
     with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
             if name.endswith(".pyc"):
                 yield from _module_faults(f"{file.name}/{name}", marshal.loads(archive.read(name)[16:]))  # noqa: S302 - our own
 
 
-def _archive_faults(file: Path, forbidden: list[str]) -> Iterator[str]:
+def archive_faults(file: Path, forbidden: list[str]) -> Iterator[str]:
     """The modules inside an exe, which are compressed there."""
     from PyInstaller.archive.readers import CArchiveReader
 

@@ -40,6 +40,7 @@ MANIFEST = """<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 _UNUSED = (
     "onnxruntime_providers_tensorrt.dll",  # no TensorRT here
     "_avif.cp",  # pictures of a format that no pipeline promises
+    "libavif",
 )
 _OF_WINDOWS = ("ucrtbase.dll", "api-ms-win-", "ext-ms-win-")
 

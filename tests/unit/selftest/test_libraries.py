@@ -23,7 +23,9 @@ def test_all_load() -> None:
     assert (finding.verdict, finding.found) == ("ok", "all 2 load, from: driver, pack")
 
 
-@pytest.mark.parametrize(("policy", "verdict"), [("auto", "warning"), ("cpu", "warning"), ("cuda:1", "failed")])
+@pytest.mark.parametrize(
+    ("policy", "verdict"), [("auto", "warning"), ("cpu", "warning"), ("cuda:1", "failed"), ("cpu:0,cuda:0", "failed")]
+)
 def test_what_does_not_load_is_named(policy: str, verdict: str) -> None:
     finding = judge([row("cudart64_13.dll"), row("cublas64_13.dll", "it was not found", "missing")], policy)
     assert finding.verdict == verdict
