@@ -1,0 +1,1 @@
+"""Checks on a real GPU: ``python -m tests.gpu``. See README.md beside this file."""
