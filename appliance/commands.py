@@ -32,7 +32,7 @@ def status(settings: Settings, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found, indent=2))  # noqa: T201
         return 0
-    device, engine, queue = found["device"], found["engine"], found["queue"]
+    device, queue = found["device"], found["queue"]
     table = Table(show_header=False, box=None)
     table.add_row("state", found["state"])
     table.add_row("address", found["address"])
@@ -41,9 +41,11 @@ def status(settings: Settings, as_json: bool) -> int:
         table.add_row("", f"[yellow]{escape(device['reason'])}[/]")
     for reading in found["devices"]:
         table.add_row(reading["id"], f"{escape(reading['name'])}, {_memory(reading)}")
-    table.add_row("engine", f"{engine['state']}, restarts: {engine['restarts']}, pid {engine['pid'] or '–'}")
-    if engine["deaths"]:
-        table.add_row("", f"last end: {escape(engine['deaths'][-1]['reason'])}")
+    for engine in found["engines"]:
+        name = "engine" if len(found["engines"]) == 1 else f"engine {engine['id']}"
+        table.add_row(name, f"{engine['state']}, restarts: {engine['restarts']}, pid {engine['pid'] or '–'}")
+        if engine["deaths"]:
+            table.add_row("", f"last end: {escape(engine['deaths'][-1]['reason'])}")
     table.add_row("queue", f"{queue['waiting']} waiting, {queue['running']} running")
     console = _out()
     console.print(table)
@@ -211,6 +213,8 @@ def _words(verdict: Checked) -> str:
         if 0 < spec.good_batch < spec.max_batch:
             merged += f", {spec.good_batch} here: with more, each item took longer"
         lines.append(f"requests merged: {merged}")
+        if spec.degraded:
+            lines.append(f"[yellow]{escape(spec.degraded)}[/]")
     return "\n".join([*lines, *(f"[yellow]{escape(note)}[/]" for note in verdict.notes)])
 
 

@@ -117,7 +117,7 @@ def _stop_too(appliance: Any, stop: threading.Event) -> None:
 def _tray(settings: Settings, appliance: Any, stop: threading.Event) -> str | None:
     from appliance import diagnose
     from appliance.tray.actions import Actions, starts_at_login
-    from appliance.tray.icon import available, run_tray
+    from appliance.tray.icon import available, one_icon, run_tray
     from appliance.tray.state import TrayState, from_status
 
     reason = available()
@@ -126,7 +126,7 @@ def _tray(settings: Settings, appliance: Any, stop: threading.Event) -> str | No
     address = appliance.address
     act = Actions(
         appliance.controls,
-        address,
+        lambda: address,
         settings.models_folder(),
         settings.state_folder() / "logs",
         save=lambda: diagnose.save(settings, appliance.status()),
@@ -136,7 +136,10 @@ def _tray(settings: Settings, appliance: Any, stop: threading.Event) -> str | No
     def state() -> TrayState:
         return from_status(appliance.status(), address, starts_at_login=starts_at_login(), saving=act.saving)
 
-    return run_tray(state, act, stop, appliance.changed, say=say, period=2.0)
+    with one_icon(settings.state_folder(), str(settings.port)) as first:
+        if not first:
+            return "appliance tray shows it already"
+        return run_tray(state, act, stop, appliance.changed, say=say, period=2.0)
 
 
 def say(words: str) -> None:

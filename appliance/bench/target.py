@@ -87,7 +87,7 @@ class Target:
         """What runs models, in words: ``cuda:0 (NVIDIA H200)``; with the reason where that is not what was asked."""
         status = self.status()
         running, reason = status["device"]["running"] or "cpu", status["device"]["reason"]
-        first = running.partition(",")[0]
+        first = "cpu" if running.startswith("cpu") else running.partition(",")[0]
         name = next((f" ({d['name']})" for d in status["devices"] if d["id"] == first and d["name"]), "")
         return f"{running}{name}" + (f", {reason}" if reason else "")
 
@@ -142,10 +142,17 @@ def running(settings: Settings, model: str) -> Target:
 
 
 def memory_of(status: Mapping[str, Any]) -> int | None:
-    """What a status says of the engine's memory. On a GPU whose driver does not tell: what the ledger holds."""
-    device = ((status.get("device") or {}).get("running") or "cpu").partition(",")[0]
-    if not device.startswith("cuda"):
+    """What a status says of the engines' memory: on the GPUs where any is used, else on the system."""
+    running = ((status.get("device") or {}).get("running") or "cpu").split(", ")
+    sizes = [_held(status, device) for device in running if device.startswith("cuda")]
+    if not sizes:
         return (status.get("engine") or {}).get("memory_bytes")
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _held(status: Mapping[str, Any], device: str) -> int | None:
+    """Of one GPU. Where its driver does not tell: what the ledger holds."""
     reading = next((d for d in status.get("devices", ()) if d["id"] == device), None)
     if reading is not None and reading["used_by_us"] is not None:
         used: int = reading["used_by_us"]

@@ -46,5 +46,5 @@ def judge(rows: Sequence[dict[str, Any]], policy: str) -> Finding:
     if not bad:
         return ok(f"all {len(rows)} load, from: {', '.join(kinds)}")
     words = "; ".join(f"{row['name']} ({row['wanted']}): {row['reason']}" for row in bad)
-    tell = failed if policy.startswith("cuda") else warning
+    tell = failed if "cuda" in policy else warning
     return tell(f"{len(rows) - len(bad)} of {len(rows)} load; {words}", dlls.cure() or "see docs/troubleshooting.md")

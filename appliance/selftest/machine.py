@@ -145,14 +145,15 @@ def judge_device(said: dict[str, Any], readings: list[dict[str, Any]], providers
     """`device`, `devices` and the engine's `providers` of ``/api/status`` in one line. Pure."""
     running, policy, reason = said["running"] or "nothing", said["policy"], said["reason"]
     names = {reading["id"]: reading["name"] for reading in readings}
-    words = f"{running} ({names.get(running.partition(',')[0], 'unknown')}), asked for: {policy}"
+    first = "cpu" if running.startswith("cpu") else running.partition(",")[0]
+    words = f"{running} ({names.get(first, 'unknown')}), asked for: {policy}"
     if reason:
         why, _, cure = reason.partition("; ")
-        tell = failed if policy.startswith("cuda") else warning
+        tell = failed if "cuda" in policy else warning
         return tell(f"{words}; not CUDA: {why}", cure or "see docs/troubleshooting.md")
     if running.startswith("cuda"):
         return ok(words)
-    if policy == "cpu":
+    if policy.startswith("cpu"):
         return ok(f"{words}: as the setting says")
     if "CUDAExecutionProvider" in providers:
         return warning(f"{words}; built for CUDA, and it does not say why that is not used")

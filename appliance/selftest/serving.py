@@ -220,18 +220,19 @@ def second(context: Context) -> Finding:
 
 
 def stop(context: Context) -> Finding:
-    """The server ends, and its engine with it."""
+    """The server ends, and its engines with it."""
     if context.appliance is None:
         return failed("there is nothing to end: it did not start")
-    pid = None
+    pids: list[int] = []
     with contextlib.suppress(Lacking, httpx.HTTPError):  # it is to end all the same
-        pid = context.status()["engine"]["pid"]
+        pids = [engine["pid"] for engine in context.status()["engines"] if engine["pid"] is not None]
     context.server.close()
     started = time.monotonic()
     context.appliance.stop()
     took = time.monotonic() - started
-    if pid is not None and psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        return failed(f"the server ended in {took:.1f} s, its engine (process {pid}) did not")
-    if pid is None:
+    for pid in pids:
+        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            return failed(f"the server ended in {took:.1f} s, its engine (process {pid}) did not")
+    if not pids:
         return warning(f"the server ended in {took:.1f} s; it did not tell which process its engine was")
-    return ok(f"server and engine ended in {took:.1f} s")
+    return ok(f"server and {'engine' if len(pids) == 1 else f'{len(pids)} engines'} ended in {took:.1f} s")
