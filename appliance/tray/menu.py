@@ -236,7 +236,7 @@ def _model(model: ModelState, may_act: bool) -> tuple[MenuItem, ...]:
     ready, name = model.condition == "ready", model.name
     device = f", on {model.device}" if model.device else ""
     return (
-        *_lines(f"{_CONDITIONS[model.condition].capitalize()}{device}", *wrapped(model.error)),
+        *_lines(f"{_CONDITIONS[model.condition].capitalize()}{device}", *wrapped(model.error or model.progress)),
         *_lines(f"{model.running} running, {model.waiting} waiting"),
         _SEPARATOR,
         _action(

@@ -13,7 +13,7 @@ _NAMED = 3  # devices in one line
 
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     """One model. ``device``: all that it is on ("cuda:0, cuda:1"); ``memory`` is what its weights take there, in
-    bytes; ``asleep``: a request loads it."""
+    bytes; ``asleep``: a request loads it; ``progress``: what its load, which takes long, is doing."""
 
     name: str
     condition: ModelCondition
@@ -23,6 +23,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     waiting: int = 0
     error: str | None = None
+    progress: str | None = None
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,6 +253,7 @@ def _model(model: Mapping[str, Any]) -> ModelState:
         running=sum(v["running"] for v in versions),
         waiting=sum(v["waiting"] for v in versions),
         error=model["error"],
+        progress=next((v["progress"] for v in versions if v.get("progress")), None),
     )
 
 

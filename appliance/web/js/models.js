@@ -76,6 +76,8 @@ function chips(model) {
 }
 
 function fault(model, version) {
+  const doing = model.error ? null : model.versions.find((one) => one.progress)?.progress;
+  if (doing) return h("p", { class: "fault", text: doing });
   const reason = model.error ?? elsewhere(version);
   return reason ? h("p", { class: model.error ? "fault bad" : "fault warn", text: reason }) : null;
 }

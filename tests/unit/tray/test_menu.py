@@ -291,3 +291,9 @@ def test_the_tooltip_of_several_devices_says_what_matters_first() -> None:
     assert text.splitlines()[1] == "9 of 9 engines do not run"
     assert text.endswith("1000 running, 1000 waiting")
     assert len(text.encode("utf-16-le")) // 2 <= TOOLTIP_UNITS
+
+
+def test_a_load_that_takes_long_says_what_it_does() -> None:
+    state = make(models=(model("yolo", "loading", progress="TensorRT builds an engine"),))
+    told = inside(line(state, "Models:"), "yolo")
+    assert [one.text for one in told.items][:2] == ["Being loaded", "TensorRT builds an engine"]
