@@ -116,6 +116,10 @@ class Settings(BaseSettings):
         16, ge=1, le=1024, description="Most items merged into one run where a model allows it."
     )
 
+    trust_native_code: list[str] = Field(
+        default_factory=list, description="Names of models whose files may hold machine code (AOTInductor) that runs."
+    )
+
     queue_per_model: int = Field(256, ge=1, description="Requests that may wait for one model; more get 429.")
     queue_total: int = Field(1024, ge=1, description="Requests that may wait in all; more get 429.")
     queue_timeout_ms: int = Field(30_000, ge=1, description="Longest wait for a lane; then 503.")

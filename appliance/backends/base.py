@@ -34,7 +34,7 @@ class LoadRequest(msgspec.Struct, frozen=True):
     files that do not tell. Nothing outside ``root`` may be read. ``memory_limit``: the
     most bytes of a GPU that the runtime's allocator may take, None for no bound. ``max_batch``: the
     most items of a merged run, 0 where that is not known. ``progress``: told in a few words what takes long, from any
-    thread."""
+    thread. ``trusted``: the server's settings let machine code in the model's files run."""
 
     model: str
     path: Path
@@ -47,6 +47,7 @@ class LoadRequest(msgspec.Struct, frozen=True):
     outputs: tuple[TensorSpec, ...] = ()
     max_batch: int = 0
     progress: Callable[[str], None] = _quiet
+    trusted: bool = False
 
 
 class Opened(msgspec.Struct, frozen=True):

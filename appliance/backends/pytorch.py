@@ -11,6 +11,7 @@ import torch
 from appliance.backends import pytorch_device
 from appliance.backends.base import LoadRequest, Opened
 from appliance.backends.pytorch_errors import load_error
+from appliance.backends.pytorch_native import check_trust, load_native
 from appliance.backends.pytorch_network import Network
 from appliance.backends.pytorch_program import load_program
 from appliance.backends.pytorch_script import load_script
@@ -25,7 +26,7 @@ torch._C._jit_set_texpr_fuser_enabled(False)
 
 
 class PyTorchBackend:
-    """Opens TorchScript files and ``torch.export`` programs."""
+    """Opens TorchScript files and ``torch.export`` programs, and AOTInductor packages that the server trusts."""
 
     name = "pytorch"
 
@@ -49,18 +50,19 @@ class PyTorchBackend:
         """Look at the file as two readers see it, then load it."""
         kind = torch_file.inspect(request.path, request.root)
         if kind == "aotinductor":
-            raise ModelLoadError(
-                f"{request.path.name}: it is an AOTInductor package, which is machine code and never loaded from a "
-                "model's folder; serve the torch.export program that it was made from, with pytorch.compile if wanted"
-            )
+            check_trust(request)
         where = pytorch_device.place(request.device, request.config.device)
         device = torch.device(where.name)
         try:
-            if torch_file.judge(_TorchRecords(request.path), request.path.name) != kind:
+            records = _TorchRecords(request.path)
+            if torch_file.judge(records, request.path.name) != kind:
                 raise ModelLoadError("two readers of its archive do not agree on what it is")
             if where.index is not None:
                 pytorch_device.bound(where.index, request.memory_limit)
-            network = load_script(request, device) if kind == "torchscript" else load_program(request, device)
+            if kind == "aotinductor":
+                network = load_native(request, records, where)
+            else:
+                network = load_script(request, device) if kind == "torchscript" else load_program(request, device)
             session = self._session(request, network, where)
         except Exception as error:  # noqa: BLE001 - PyTorch raises types of all kinds for a file it cannot read
             pytorch_device.give_back()

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 import torch
 
+from appliance.backends.base import LoadRequest
 from appliance.errors import ModelLoadError
 from appliance.models.spec import TensorSpec
 
@@ -86,3 +87,16 @@ def places(names: Sequence[str], known: Sequence[str], what: str) -> list[int]:
     if len(names) > len(known):
         raise ModelLoadError(f"{what}s: {len(names)} are declared, the model has {len(known)} ({', '.join(known)})")
     return list(range(len(names)))
+
+
+def declared(request: LoadRequest, kind: str, hint: str = "") -> None:
+    """Raises ModelLoadError unless settings tell what goes in and out. ``kind``: the file, which does not tell."""
+    for what, tensors in (("inputs", request.inputs), ("outputs", request.outputs)):
+        if not tensors:
+            raise ModelLoadError(
+                f"{what}: {kind} does not tell what its {what} look like; declare them in model.toml, "
+                f"each as [[{what}]] with name, datatype and shape{hint}"
+            )
+        for tensor in tensors:
+            if tensor.datatype in ("", "BYTES"):
+                raise ModelLoadError(f"{what}: '{tensor.name}' must have the datatype of a tensor of numbers")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from appliance.backends.base import LoadRequest
-from appliance.backends.pytorch_network import CONVERSIONS, Kind, Network, leaves, places
+from appliance.backends.pytorch_network import CONVERSIONS, Kind, Network, declared, leaves, places
 from appliance.errors import ModelError, ModelLoadError
 from appliance.models import torch_script
 from appliance.models.spec import TensorSpec
@@ -49,7 +49,7 @@ def load_script(request: LoadRequest, device: Any) -> Network:
     arguments = function.schema.arguments[1:]
     names = [a.name for a in arguments]
     signature = ", ".join(f"{a.name} {a.type}" for a in arguments)
-    _declared(request, signature)
+    declared(request, "a TorchScript file", f" (the model's arguments: {signature or 'none'})")
     at = places([t.name for t in request.inputs], names, "input")
     for i, argument in enumerate(arguments):
         if i not in at and not argument.has_default_value():
@@ -111,18 +111,6 @@ def _part(whole: Any, wanted: str) -> Any:
             )
         part = children[name]
     return part
-
-
-def _declared(request: LoadRequest, signature: str) -> None:
-    for what, tensors in (("inputs", request.inputs), ("outputs", request.outputs)):
-        if not tensors:
-            raise ModelLoadError(
-                f"{what}: a TorchScript file does not tell what its {what} look like; declare them in model.toml, "
-                f"each as [[{what}]] with name, datatype and shape (the model's arguments: {signature or 'none'})"
-            )
-        for tensor in tensors:
-            if tensor.datatype in ("", "BYTES"):
-                raise ModelLoadError(f"{what}: '{tensor.name}' must have the datatype of a tensor of numbers")
 
 
 def _kind(argument: Any, spec: TensorSpec) -> Kind:

@@ -53,7 +53,8 @@ class Load(Message):
     ``root``: the folder outside of which nothing may be read. ``device``: the server's policy (``auto``, ``cpu``,
     ``cuda``, ``cuda:N``). ``max_batch``: the server's limit for merged runs. ``declared_*``: what a foreign config
     file declares (checked against the file). ``known``: need not be measured and proved again.
-    ``memory_limit``: the most bytes of a GPU that the runtime's allocator may take.
+    ``memory_limit``: the most bytes of a GPU that the runtime's allocator may take. ``trusted``: machine code in
+    the model's files may run.
     """
 
     handle: int
@@ -72,6 +73,7 @@ class Load(Message):
     declared_max_batch: int | None = None
     known: Known | None = None
     memory_limit: int | None = None
+    trusted: bool = False
 
 
 class Unload(Message):

@@ -191,6 +191,7 @@ class Worker:
             outputs=m.declared_outputs,
             max_batch=m.max_batch if (word := load_rules.declared_batch(m)) is None else word,
             progress=lambda words: self._send(Progress(m.handle, words), ()),
+            trusted=m.trusted,
         )
         session = self._backend(m.backend).open(request)
         loaded = time.perf_counter()

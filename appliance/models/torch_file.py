@@ -1,7 +1,8 @@
 """What a PyTorch file is, found out without PyTorch, and without unpickling or running any of it.
 
 Four kinds of file carry the same endings. Only what is a graph (TorchScript, ``torch.export``) is served; a pickle
-may run any code while it is read, and an AOTInductor package is machine code. What is inside of the first two is
+may run any code while it is read, and an AOTInductor package is machine code, which only a setting of the server's
+lets run. What is inside of the first two is
 judged by ``torch_script`` and ``torch_program`` before PyTorch gets the file.
 """
 
@@ -30,7 +31,8 @@ _PICKLE = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
 _MEMBERS = 200_000
 _FORMAT = "archive_format"
 _PROGRAM = "models/model.json"
-_AOT = "data/aotinductor/"
+NATIVE = "data/aotinductor/"
+"""Where the compiled models of an AOTInductor package lie, a folder each."""
 
 
 class Records(Protocol):
@@ -108,7 +110,7 @@ def _kind(records: Records, names: Sequence[str], name: str) -> Kind:
     if _FORMAT in found:
         if records.read(_FORMAT)[:16].strip() != b"pt2":
             raise ModelLoadError(f"{name}: it is an archive of PyTorch's of an unknown format")
-        if any(n.startswith(_AOT) for n in names):
+        if any(n.startswith(NATIVE) for n in names):
             return "aotinductor"
         if _PROGRAM not in found:
             raise ModelLoadError(f"{name}: there is no program in it; {EXPORT_IT}")

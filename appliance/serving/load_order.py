@@ -32,4 +32,5 @@ def load_message(settings: Settings, folder: ModelFolder, file: ModelFile, handl
         declared_inputs=declared.inputs if declared else (),
         declared_outputs=declared.outputs if declared else (),
         declared_max_batch=declared.max_batch if declared else None,
+        trusted=folder.name in settings.trust_native_code,
     )

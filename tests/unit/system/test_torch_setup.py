@@ -12,6 +12,7 @@ def test_only_tensors_are_unpickled_whatever_the_environment_says(tmp_path: Path
     assert environment["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] == "1"
     assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in environment
     assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
+    assert environment["AOTI_RUNTIME_CHECK_INPUTS"] == "1"
     assert environment["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
 
 
