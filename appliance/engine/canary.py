@@ -87,6 +87,10 @@ class Health:
         self._passed = None
         self.due = True
 
+    def renew(self) -> None:
+        """A check was made before there was anything to doubt: the first doubt is looked into all the same."""
+        self._passed = None
+
     def examine(self, handle: Cancellation) -> str | None:
         """Run the canary if there is doubt. Why the engine must not go on, or None (also when it was cancelled)."""
         with self._lock:

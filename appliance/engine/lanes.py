@@ -173,6 +173,7 @@ class LoadedModel:
                 self._idle -= 1
             if isinstance(job, threading.Event):
                 self.check()
+                self._health.renew()
                 job.set()
             else:
                 self._in_turn(job)
