@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from appliance import __version__
 from appliance.api import admin_models, admin_settings, doctor, oip_meta, openapi, session, state, web
-from appliance.api.body import Body, Receive, Scope, Send, Unread
+from appliance.api.body import Receive, Scope, Send, Unread
 from appliance.api.context import Context
 from appliance.api.cross_origin import allowed, send_preflight, with_headers
 from appliance.api.errors import CLOSE, Headers, body_of, headers_of, internal, send_error, send_unread
@@ -216,11 +216,10 @@ class Application(FastAPI):
         send: Send,
     ) -> None:
         """Answer a request with an ``Idempotency-Key``: alone, with others that have it, or from the store."""
-        context, settings = self._context, self._context.settings
+        context = self._context
         told = (b"content-type", b"accept", b"accept-encoding", b"inference-header-content-length")
         route = repr((scope["path"], scope["query_string"], [headers.get(name) for name in told]))
-        wait_s = settings.body_timeout_ms / 1000
-        async with Body(headers, receive, context.bodies, settings.max_body_bytes, wait_s) as body:
+        async with context.body(headers, receive) as body:
             plain = {name: value for name, value in headers.items() if name not in (b"content-encoding",)}
             plain[b"content-length"] = b"%d" % len(body)
             answer, joined = await context.idempotency.answer(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from appliance.api.body import BodyBudget
+from appliance.api.body import Body, BodyBudget, Receive
 from appliance.api.idempotency import IdempotencyStore
 from appliance.api.rates import Rates
 from appliance.gate.gate import Gate
@@ -56,6 +56,11 @@ class Context:
         self.started = time.time()
         self._boot = secrets.token_hex(4)
         self._count = itertools.count(1)
+
+    def body(self, headers: dict[bytes, bytes], receive: Receive) -> Body:
+        """A request's body, within the settings' limits of bytes and time."""
+        settings = self.settings
+        return Body(headers, receive, self.bodies, settings.max_body_bytes, settings.body_timeout_ms / 1000)
 
     def renew(self) -> None:
         """Settings or keys have changed: what was made of them is made anew."""

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from appliance.api import oip_answer, oip_codec
-from appliance.api.body import Body, Receive, Send
+from appliance.api.body import Receive, Send
 from appliance.api.context import Context
 from appliance.api.disconnect import Disconnect
 from appliance.api.oip_plan import InferRequest
@@ -46,9 +46,8 @@ class Infer:
         extra: Headers,
     ) -> None:
         """Answer one request. Raises ApplianceError for the caller to answer."""
-        context, settings = self._context, self._context.settings
-        wait_s = settings.body_timeout_ms / 1000
-        async with Body(headers, receive, context.bodies, settings.max_body_bytes, wait_s) as body:
+        context = self._context
+        async with context.body(headers, receive) as body:
             await wake(context, model, headers)
             admitted = self.admit(model, version, headers, request_id, body)
             with Disconnect(receive):

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from appliance.api import forms
-from appliance.api.body import Body, Receive, Scope, Send
+from appliance.api.body import Receive, Scope, Send
 from appliance.api.context import Context
 from appliance.api.disconnect import Disconnect
 from appliance.api.generation import Run, speaker, spoken
@@ -88,8 +88,7 @@ class Predict:
     ) -> None:
         """Answer one request. Raises ApplianceError for the caller to answer."""
         context, settings = self._context, self._context.settings
-        wait_s = settings.body_timeout_ms / 1000
-        async with Body(headers, receive, context.bodies, settings.max_body_bytes, wait_s) as body:
+        async with context.body(headers, receive) as body:
             await wake(context, model, headers)
             served = context.catalog.version(model)
             pipeline = context.catalog.model(model).pipeline

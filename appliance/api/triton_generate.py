@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from appliance.api.body import Body, Receive, Scope, Send
+from appliance.api.body import Receive, Scope, Send
 from appliance.api.context import Context
 from appliance.api.generation import speaker
 from appliance.api.oip import wake
@@ -79,9 +79,8 @@ class TritonGenerate:
         send: Send,
         extra: Headers,
     ) -> None:
-        context, settings = self._context, self._context.settings
-        wait_s = settings.body_timeout_ms / 1000
-        async with Body(headers, receive, context.bodies, settings.max_body_bytes, wait_s) as body:
+        context = self._context
+        async with context.body(headers, receive) as body:
             request = decode(body, stream)
         await wake(context, model, headers)
         served, speaks = speaker(context, model, version)

@@ -92,7 +92,6 @@ class Fleet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
         self.engines: dict[str, Supervisor] = {}
-        self.homes: dict[str, str] = {}  # engine → its place
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -120,7 +119,7 @@ class Fleet:
                 lambda: self._waits(name),
                 load_s=self._load_s,
             )
-            self.engines[name], self.homes[name] = supervisor, place
+            self.engines[name] = supervisor
             self._tasks[name] = asyncio.create_task(supervisor.run(), name=f"supervisor {name}")
         return name
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from appliance.api.body import Body, Receive, Scope, Send
+from appliance.api.body import Receive, Scope, Send
 from appliance.api.context import Context
 from appliance.api.disconnect import Disconnect
-from appliance.api.openai.texts import decode, pipeline_of, told_truncated
+from appliance.api.openai.texts import decode, pipeline_of, send_told
 from appliance.api.predict import GateCaller
-from appliance.api.respond import Headers, send_body, timing
+from appliance.api.respond import Headers
 from appliance.errors import InvalidInput
 from appliance.pipelines.embed import Embed, Embedded
 
@@ -46,9 +46,8 @@ class Embeddings:
         extra: Headers,
     ) -> None:
         """Answer one request. Raises ApplianceError for the caller to answer."""
-        context, settings = self._context, self._context.settings
-        wait_s = settings.body_timeout_ms / 1000
-        async with Body(headers, receive, context.bodies, settings.max_body_bytes, wait_s) as body:
+        context = self._context
+        async with context.body(headers, receive) as body:
             request = await decode(context, body, Request)
             texts = texts_of(request.input)
             pipeline = await pipeline_of(context, request.model, Embed, "embeddings", scope, headers)
@@ -59,9 +58,7 @@ class Embeddings:
             written = write(request, found)
         else:
             written = await context.offload(write, request, found)
-        answer: Headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode()), *extra]
-        answer += timing(caller.tickets, caller.spec, context.gate.clock()) + told_truncated(found.texts)
-        await send_body(send, [written], answer)
+        await send_told(context, caller, found.texts, written, request_id, send, extra)
 
 
 def texts_of(given: Any) -> list[str | list[int]]:

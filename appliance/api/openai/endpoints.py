@@ -4,13 +4,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from appliance.api.body import Body, Receive, Scope, Send
+from appliance.api.body import Receive, Scope, Send
 from appliance.api.context import Context
 from appliance.api.generation import speaker
-from appliance.api.oip import wake
 from appliance.api.openai import messages
 from appliance.api.openai.choices import guidance_of, tools_of
 from appliance.api.openai.requests import Asked, ChatRequest, CompletionRequest, decode, refuse
+from appliance.api.openai.texts import awake
 from appliance.api.openai.writers import ChatWriter, CompletionWriter
 from appliance.api.respond import Headers
 from appliance.api.telling import Plan, tell
@@ -61,21 +61,16 @@ class OpenAI:
         self, form: type[R], scope: Scope, headers: dict[bytes, bytes], receive: Receive
     ) -> tuple[R, int]:
         """The request and its size; its bytes are let go before an answer that may take minutes."""
-        context, settings = self._context, self._context.settings
-        wait_s = settings.body_timeout_ms / 1000
-        async with Body(headers, receive, context.bodies, settings.max_body_bytes, wait_s) as body:
+        context = self._context
+        async with context.body(headers, receive) as body:
             size = len(body)
             return await self._offload(size, decode, form, body), size
 
     async def _speaker(
         self, request: Asked, scope: Scope, headers: dict[bytes, bytes]
     ) -> tuple[ServedVersion, Generate]:
-        context, name = self._context, request.model
-        scope.setdefault("state", {})["model"] = name
-        if context.rates.limits(name):
-            await context.rates.take(name, scope, headers)
-        await wake(context, name, headers)
-        return speaker(context, name)
+        await awake(self._context, request.model, scope, headers)
+        return speaker(self._context, request.model)
 
     async def _chat(
         self, request: ChatRequest, served: ServedVersion, model: Generate, request_id: str, size: int

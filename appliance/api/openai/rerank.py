@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from appliance.api.body import Body, Receive, Scope, Send
+from appliance.api.body import Receive, Scope, Send
 from appliance.api.context import Context
 from appliance.api.disconnect import Disconnect
-from appliance.api.openai.texts import decode, pipeline_of, told_truncated
+from appliance.api.openai.texts import decode, pipeline_of, send_told
 from appliance.api.predict import GateCaller
-from appliance.api.respond import Headers, send_body, timing
+from appliance.api.respond import Headers
 from appliance.pipelines.rerank import Ranked, Rerank
 
 
@@ -46,18 +46,15 @@ class Reranking:
         extra: Headers,
     ) -> None:
         """Answer one request. Raises ApplianceError for the caller to answer."""
-        context, settings = self._context, self._context.settings
-        wait_s = settings.body_timeout_ms / 1000
-        async with Body(headers, receive, context.bodies, settings.max_body_bytes, wait_s) as body:
+        context = self._context
+        async with context.body(headers, receive) as body:
             request = await decode(context, body, Request)
             documents = [document if isinstance(document, str) else document.text for document in request.documents]
             pipeline = await pipeline_of(context, request.model, Rerank, "a reranking", scope, headers)
             caller = GateCaller(context, request.model, headers, request_id)
             with Disconnect(receive):
                 found = await pipeline.rank(request.query, documents, caller, request.truncate)
-        answer: Headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode()), *extra]
-        answer += timing(caller.tickets, caller.spec, context.gate.clock()) + told_truncated(found.texts)
-        await send_body(send, [write(request, documents, found)], answer)
+        await send_told(context, caller, found.texts, write(request, documents, found), request_id, send, extra)
 
 
 def write(request: Request, documents: list[str], found: Ranked) -> bytes:
